@@ -118,7 +118,7 @@ impl<E: PairElement> PackPairs<E> {
     /// - The pair packing contract of [`PackPairs`] holds, and the range is within the [rows](Self::rows).
     /// - *Isa*: the processor has the instruction set.
     pub unsafe fn pack(&self, isa: Isa, rows: Range<usize>) -> FactorRange {
-        debug_assert!(rows.end <= self.rows(), "rows {rows:?} of {}", self.rows());
+        debug_assert!(rows.end <= self.rows(), "rows {rows:?} exceed the {} rows of pairs", self.rows());
         // SAFETY: the caller guarantees the contract of `pack_rows` and *Isa*.
         unsafe { pack_rows::<E>(isa)(self, rows) }
     }
@@ -402,7 +402,7 @@ pub(crate) mod tests {
         let exponent = |e: u16| range(&[0x4000, e << 7]);
         assert!(exponent(71).excludes_subnormals(exponent(71)) && !exponent(71).excludes_subnormals(exponent(70)));
         assert!(!range(&[0x0001]).excludes_subnormals(range(&[0x7f00])), "a subnormal factor");
-        assert!(!range(&[0x007f]).excludes_subnormals(zero), "a subnormal factor may be multiplied by infinity");
+        assert!(!range(&[0x007f]).excludes_subnormals(zero), "a subnormal factor, which would be flushed to 0");
         let small = |e: usize| move |_: usize| BF16((e << 7) as u16);
         for isa in instruction_sets().filter(|isa| isa.has_bf16_products()) {
             let (flushed, uses_pairs) = multiplied(isa, (2, 2, 1), [0, 0], [&small(64), &small(63)]);

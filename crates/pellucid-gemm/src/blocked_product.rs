@@ -219,10 +219,10 @@ impl<T: Element> BlockedProduct<'_, T> {
             && self.is_a_kept_in_place(kernels, cols.len())
         {
             return scratch::with_buffer(len, |memory: *mut T| {
-                // SAFETY: the contract of `pack_range`: *Range* is *Operands* of the product contract, *Memory* holds
-                // because the scratch has `len` elements and outlives the panels, *Lanes* because the product uses the
-                // lanes `cols`, and the caller guarantees *Isa*. The contract of the product: its operand B is the same
-                // matrix in other memory, and the caller guarantees the other clauses.
+                // SAFETY: the contract of `pack_range`: *Range* follows from *Operands* of the product contract,
+                // *Memory* holds because the scratch has `len` elements and outlives the panels, *Lanes* because the
+                // product uses the lanes `cols`, and the caller guarantees *Isa*. The contract of the product: its
+                // operand B is the same matrix in other memory, and the caller guarantees the other clauses.
                 unsafe {
                     let panels = PackedPanels::pack_range(kernels, b, cols.clone(), self.k, SharedPtr(memory));
                     BlockedProduct { b: &panels, ..*self }.compute_transposed_by(few_rows, kernels, rows, cols);

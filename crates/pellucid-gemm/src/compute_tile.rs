@@ -114,10 +114,10 @@ impl<T: Element> BlockedProduct<'_, T> {
             cols,
             accumulate,
         };
-        // SAFETY: the tile contract. *Reads* is *Panels*, *Writes* is *C*, and *Width* holds because the kernel was
-        // chosen for `cols`, which *Size* limits. Kernels that load full vectors read a padded panel or a full tile.
-        // Those of tile registers also require *Rows of A* and *Registers*. The caller guarantees *Isa*. If the columns
-        // of C are not adjacent, the same clauses imply the contract of `scatter_tile`.
+        // SAFETY: the tile contract. *Reads* follows from *Panels* and *Writes* from *C*, and *Width* holds because the
+        // kernel was chosen for `cols`, which *Size* limits. Kernels that load full vectors read a padded panel or a
+        // full tile. Kernels for tile registers also require *Rows of A* and *Registers*. The caller guarantees *Isa*.
+        // If the columns of C are not adjacent, the same clauses imply the contract of `scatter_tile`.
         unsafe { if self.c_col_stride == 1 { kernel(&tile) } else { self.scatter_tile(kernel, &tile) } }
     }
 

@@ -415,8 +415,8 @@ pub unsafe fn transpose<T: Element>(
         from.depth == 1 && lanes <= width,
         "`from.depth` must be 1 and the width at least the number of lanes: {lanes} lanes, width {width}, {from:?}"
     );
-    // SAFETY: the contract of `PackPanels::transpose`. *Source* is its *Range* with contiguous k indices. *Target* is
-    // its *Target* and *Row length*. The caller guarantees *Isa*.
+    // SAFETY: the contract of `PackPanels::transpose`. Its *Range*, with contiguous k indices, follows from *Source*,
+    // and its *Target* and *Row length* follow from *Target*. The caller guarantees *Isa*.
     unsafe {
         (Kernels::<T>::for_isa(isa).transpose_panel)(&PackPanels::to_transpose(from, (lanes, width), depth, to, width))
     }

@@ -129,8 +129,8 @@ impl<T> Deref for OwnedPanels<T> {
     }
 }
 
-// SAFETY: `pack` writes every lane of every step. `pack_rows` writes every step of every lane. `panel` returns panels
-// that `PackedPanels::pack` has initialized, and its *Memory* clause keeps them valid.
+// SAFETY: `pack` writes every lane for every k index. `pack_rows` writes every k index of every lane. `panel` returns
+// panels that `PackedPanels::pack` has initialized, and its *Memory* clause keeps them valid.
 unsafe impl<T: Element> PackSource<T> for PackedPanels<T> {
     fn panel(&self, first: usize, start: usize, width: usize) -> Option<*const T> {
         (width == self.width && first.is_multiple_of(width)).then(|| self.panel_ptr(first, start).cast_const())

@@ -58,10 +58,10 @@ impl<T> RegisterTile<T> {
     /// - The contract of [`Vector`] holds: the instruction set of `V` is enabled in the calling function.
     #[inline(always)]
     pub(crate) unsafe fn multiply<V: Vector<Scalar = T>, const R: usize, const N: usize, const UNMASKED: bool>(&self) {
-        const { assert!(R <= 2 * ROWS_PER_POINTER, "a register tile has more rows than its pointers address") }
+        const { assert!(R <= 2 * ROWS_PER_POINTER, "two pointers must address all rows of a register tile") }
         let &Self { depth, a, a_row_stride, a_col_stride, mut b, b_row_stride, .. } = self;
         let &Self { rows, cols, c, c_row_stride, accumulate, .. } = self;
-        debug_assert_eq!(rows, R, "the kernel is for another number of rows");
+        debug_assert_eq!(rows, R, "the kernel computes tiles of exactly {R} rows");
         // SAFETY: every access is to a row below R and a column below `cols`, because the last vector is accessed under
         // the mask of its valid columns, or to full vectors of B if `UNMASKED`. *Reads* and *Writes* of the tile
         // contract cover these elements. By *Width*, the mask has at most LANES columns. The caller guarantees the

@@ -75,7 +75,7 @@ impl<T: MatrixElement> AutoVectorized for ApplyRotations<'_, T> {
         let RotatedVectors { count, strips, rotations } = self.vectors;
         for strip in strips.chunks_exact_mut((*count).max(1)) {
             for &(k, c, s) in rotations.iter() {
-                let [x, y] = &mut strip[k..k + 2] else { unreachable!("a slice of two vectors") };
+                let [x, y] = &mut strip[k..k + 2] else { unreachable!("the slice contains two vectors") };
                 for lane in 0..STRIP {
                     let (old_x, old_y) = (x[lane], y[lane]);
                     x[lane] = c * old_x + s * old_y;

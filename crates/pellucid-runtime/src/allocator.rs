@@ -325,7 +325,7 @@ fn take_block(class: usize, bytes: usize) -> Result<NonNull<u8>> {
 pub unsafe fn release(start: NonNull<u8>, bytes: usize) {
     debug_assert!(
         bytes > 0 && start.addr().get().is_multiple_of(ALIGN),
-        "a block must have bytes and be aligned, but has {bytes} bytes at {start:?}"
+        "a block must be aligned and not empty, but has {bytes} bytes at {start:?}"
     );
     if guard::EXACT {
         let layout = Layout::from_size_align(bytes, ALIGN).expect("the layout of an allocated block must be valid");
@@ -540,11 +540,11 @@ mod tests {
             let class = size_class(bytes);
             assert!(
                 class_size(class) >= bytes && class_size(class).is_multiple_of(ALIGN),
-                "the size class of {bytes} bytes is too small or not aligned"
+                "a block for {bytes} bytes is too small, or its size is not a multiple of the alignment"
             );
             assert!(
                 class == 0 || class_size(class - 1) < bytes,
-                "the size class of {bytes} bytes must be the smallest that fits"
+                "the size class of {bytes} bytes must be the smallest with large enough blocks"
             );
             assert!(
                 class_size(class) <= (bytes + bytes / 8).max(ALIGN) + ALIGN,

@@ -77,9 +77,11 @@ pub(crate) unsafe fn check(start: *mut u8, bytes: usize) {
 struct GuardDamage {
     /// The size of the block.
     bytes: usize,
-    /// The distance in bytes from the start of the block back to the nearest damaged byte before it.
+    /// The distance in bytes from the start of the block back to the nearest damaged byte before it. It is 1 for an
+    /// adjacent byte.
     before: Option<usize>,
-    /// The distance in bytes from the end of the block to the nearest damaged byte after it.
+    /// The distance in bytes from the end of the block to the nearest damaged byte after it. It is 0 for an adjacent
+    /// byte.
     after: Option<usize>,
 }
 
@@ -98,7 +100,7 @@ mod tests {
     use crate::scratch;
     use std::panic::catch_unwind;
 
-    /// Returns the message of the panic of `f`, if it panics.
+    /// Returns the panic message of `f`, or `None` if `f` does not panic.
     fn panic_message(f: impl FnOnce() + std::panic::UnwindSafe) -> Option<String> {
         catch_unwind(f).err().map(|e| e.downcast_ref::<String>().cloned().unwrap_or_default())
     }

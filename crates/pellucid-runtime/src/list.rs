@@ -105,7 +105,7 @@ impl<T, const N: usize> List<T, N> {
             return;
         }
         let capacity = required.max(2 * self.capacity);
-        let bytes = capacity.checked_mul(size_of::<T>()).expect("the bytes of a grown list must not overflow usize");
+        let bytes = capacity.checked_mul(size_of::<T>()).expect("the bytes of a list must not exceed `usize::MAX`");
         let to = allocator::allocate_regardless(bytes).cast::<T>();
         // SAFETY: `len` values are initialized in the old storage. The new block is larger and does not overlap it.
         unsafe { to.as_ptr().copy_from_nonoverlapping(self.start(), self.len) };

@@ -111,7 +111,7 @@ mod tests {
         let tiny = (power(-12), power(-12));
         let one = (1.0, 1.0);
         // 2⁻²⁴ is half of the distance from 1 to the next number.
-        assert_eq!(sum_of_products(1.0, &[[tiny, tiny]]), 1.0 + power(-23), "the chains are added before C");
+        assert_eq!(sum_of_products(1.0, &[[tiny, tiny]]), 1.0 + power(-23), "the chains must be added before C");
         assert_eq!(sum_of_products(0.0, &[[one, tiny], [tiny, tiny]]), 1.0 + power(-23), "1 and 2⁻²³");
         assert_eq!(sum_of_products(0.0, &[[tiny, one], [tiny, tiny], [tiny, tiny]]), 1.0 + power(-22), "tie: 3 · 2⁻²⁴");
         assert_eq!(sum_of_products(0.0, &[[one, one], [tiny, tiny]]), 2.0, "each chain rounds");
