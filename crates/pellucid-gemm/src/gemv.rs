@@ -3,8 +3,8 @@
 //! A is read once, so it is not packed. One chain over k per element would be bound by the latency of an addition.
 //! Therefore the order of summation differs from other products. Each element of y has [`VIRTUAL_LANES`] = 16 partial
 //! sums, which are called *virtual lanes* because no register needs to have 16 lanes. Partial sum l adds the products
-//! whose k index is ≡ l (mod 16), in ascending order. A fixed tree then reduces the partial sums: sum l adds sum l + 8,
-//! then l + 4, l + 2, l + 1.
+//! whose k index is ≡ l (mod 16), in ascending order. A fixed tree then reduces the partial sums: to sum l, it adds sum
+//! l + 8, then l + 4, l + 2 and l + 1.
 //!
 //! The order is the same for both layouts of A. If the rows of A are contiguous, the partial sums of a few rows stay in
 //! registers. If the columns of A are contiguous, the partial sums of many rows stay in cache.

@@ -146,7 +146,8 @@ impl<T: Element> WeightGradDots<'_, T> {
     }
 }
 
-/// Reduces each group of 16 partial sums to one sum, by a fixed tree: sum l adds sum l + 8, then l + 4, l + 2, l + 1.
+/// Reduces each group of 16 partial sums to one sum, by a fixed tree: to sum l, it adds sum l + 8, then l + 4, l + 2
+/// and l + 1.
 ///
 /// An incomplete group at the end of `lanes` is ignored.
 pub fn sum_virtual_lanes<T: Element>(lanes: &[T]) -> impl Iterator<Item = T> {

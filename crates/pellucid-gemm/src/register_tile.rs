@@ -46,8 +46,8 @@ pub(crate) struct RegisterTile<T> {
 impl<T> RegisterTile<T> {
     /// Computes the tile with `R` rows and `N` vectors. If `UNMASKED`, rows of B are loaded as full vectors.
     ///
-    /// Each element is one chain `s ← fma(a, b, s)` in ascending order of k, which starts at zero. The result is
-    /// `c ← c + s` if the product is added to C, and `c ← s` otherwise.
+    /// Each element of the product is computed as one chain `s ← fma(a, b, s)` in ascending order of k, starting with s
+    /// = 0. The result is `c ← c + s` if the product is added to C, and `c ← s` otherwise.
     ///
     /// The loop has few instructions other than the multiply-adds, because all instructions share the ports of the
     /// processor. On Intel, a masked load costs as much as a multiply-add, which is 4 % of a tile of 14 × 2 vectors.
@@ -138,8 +138,8 @@ const PREFETCH_DISTANCE: isize = 32;
 /// multiply-adds.
 const MIN_PREFETCHING_ROWS: usize = 6;
 
-/// The size of a cache line in bytes. Only tiles whose vectors fill a line prefetch B: with 256 bits, there are too few
-/// multiply-adds between the prefetches.
+/// The size of a cache line in bytes. Only tiles whose vectors fill a line prefetch B: with vectors of 256 bits, there
+/// would be too few multiply-adds between the prefetches.
 const CACHE_LINE: usize = 64;
 
 /// The number of rows of A that are addressed relative to one pointer.

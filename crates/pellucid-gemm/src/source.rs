@@ -40,7 +40,7 @@ impl PanelRange {
 ///
 /// # Safety
 ///
-/// - `pack` initializes the entire panel, and `pack_rows` all k indices of every lane.
+/// - `pack` initializes the entire panel, and `pack_rows` initializes all k indices of every lane.
 /// - The memory that `strided` and `panel` describe is valid for reads, in the layout that they document.
 pub unsafe trait PackSource<T>: Sync {
     /// Returns the operand as a strided matrix if it is stored as one. Kernels then read it without packing where that

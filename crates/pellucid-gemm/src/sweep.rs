@@ -148,7 +148,7 @@ fn check_panel<T: TestElement>(
     }
 }
 
-/// Checks that packing by rows writes exactly the rows, with the values of `element`.
+/// Checks that packing by rows writes the rows and nothing else, with the values of `element`.
 #[track_caller]
 fn check_rows<T: TestElement>(
     kernels: &Kernels<T>,

@@ -68,7 +68,7 @@ pub(crate) fn dot<T: MatrixElement>(x: &[T], y: &[T]) -> T {
     sum_lanes(sums)
 }
 
-/// Returns the sum of 16 values, which a tree adds: value l + 8 to value l, then l + 4, l + 2 and l + 1.
+/// Returns the sum of 16 values, computed by a tree: to value l, it adds value l + 8, then l + 4, l + 2 and l + 1.
 #[inline(always)]
 pub(crate) fn sum_lanes<T: MatrixElement>(mut sums: [T; TILE]) -> T {
     let mut width = TILE / 2;

@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(round_to_odd(1e300), f32::MAX);
         assert!(round_to_odd(f64::NAN).is_nan());
         assert_eq!(round_to_odd(f64::INFINITY), f32::INFINITY);
-        // 2⁶² + 2⁵⁴ is a tie of `bf16`; one more rounds up.
+        // 2⁶² + 2⁵⁴ is a tie between two `bf16`. The next integer is rounded up.
         let v = (1i64 << 62) + (1 << 54) + 1;
         assert_eq!(BF16::from_f32(round_to_odd(int_round_to_odd(v))).0, BF16::from_f32((1i64 << 62) as f32).0 + 1);
     }

@@ -38,7 +38,7 @@ pub trait Int: Copy + Ord {
     fn shr(self, b: Self) -> Self;
 }
 
-/// Implements [`Int`] for integer types, each given with its unsigned type.
+/// Implements [`Int`] for integer types. Each is listed with the unsigned type of the same width.
 macro_rules! impl_int {
     ($($t:ident $unsigned:ident),*) => {$(
         impl Int for $t {
