@@ -1,9 +1,9 @@
 //! Converts matrices to the pairs of `bf16` factors that the AVX512-BF16 kernels multiply.
 //!
-//! A product of [`BF16Pair`] matrices has half the depth and two multiply-adds per step. It is bit-identical to the
-//! product of the factors as `f32`, because pairs are added in the order of k and blocks of k are even. Subnormal
-//! numbers are the exception: the instruction flushes them to zero. Therefore pairs are used only if
-//! [`FactorRange::excludes_subnormals`] returns true.
+//! A product of [`BF16Pair`] matrices has half the depth and two multiply-adds per step. With AVX512-BF16, it is
+//! bit-identical to the product of the factors as `f32`, because the products of a pair are added one after the other
+//! in the order of k, and blocks of k have even sizes. Subnormal numbers are the exception: the instruction flushes
+//! them to zero. Therefore pairs are used only if [`FactorRange::excludes_subnormals`] returns true.
 
 use super::strided::Strided;
 use pellucid_simd::math::half::BF16;
@@ -12,12 +12,13 @@ use pellucid_simd::vector::BF16Pair;
 use pellucid_simd::{Isa, per_isa};
 use std::ops::Range;
 
-/// Returns the instruction set for a product of pairs C[m × n] = A·B with k factors in each sum: [`Isa::Amx`] if `isa`
-/// includes AVX-512, the process can use AMX, and the product is large enough, and `isa` otherwise.
+/// Returns the instruction set for a product C[m × n] = A[m × k]·B[k × n] of matrices that are stored as pairs. It is
+/// [`Isa::Amx`] if `isa` includes AVX-512, the process can use AMX, and the product is large enough; otherwise, it is
+/// `isa`.
 ///
 /// AMX computes 8192 multiply-adds in 16 cycles, 16 times as many as AVX512-BF16, but with a granularity of 16 rows, 16
-/// columns and 32 factors, and its configuration takes about 200 cycles. The smallest product, 16 × 16 × 64, takes
-/// about as long with both.
+/// columns and 32 factors, and its configuration takes about 200 cycles. The smallest product that uses AMX, 16 × 16 ×
+/// 64, takes about as long with AVX512-BF16.
 pub fn pair_isa(isa: Isa, (m, n, k): (usize, usize, usize)) -> Isa {
     let is_large = m >= TILE_SIDE && n >= TILE_SIDE && k >= 4 * TILE_SIDE;
     if isa >= Isa::Avx512 && is_large && Isa::has_amx() { Isa::Amx } else { isa }
@@ -60,10 +61,10 @@ impl PairElement for BF16 {
     }
 }
 
-/// A matrix of elements of type `E` and the memory of its pairs.
+/// A matrix of elements of type `E`, and the memory to which its pairs are packed.
 ///
-/// The pairs of a matrix with contiguous lanes are stored by k, and all others by lanes, without gaps. An odd depth is
-/// padded with zero.
+/// The pairs form rows without gaps. If neighbouring lanes are adjacent in memory, a row contains one pair of k indices
+/// of all lanes; otherwise, it contains all pairs of one lane. An odd depth is padded with zero.
 ///
 /// # Pair packing contract
 ///
@@ -83,7 +84,7 @@ pub struct PackPairs<E> {
 }
 
 impl<E: PairElement> PackPairs<E> {
-    /// Returns true if the pairs are stored by k.
+    /// Returns true if a row contains one pair of k indices of all lanes.
     fn is_by_depth(&self) -> bool {
         self.from.lane == 1
     }
@@ -95,7 +96,7 @@ impl<E: PairElement> PackPairs<E> {
         Strided { data: self.to, lane, depth }
     }
 
-    /// Returns the number of rows: contiguous lanes of one pair of k indices, or contiguous pairs of one lane.
+    /// Returns the number of rows of pairs: one for every two k indices, or one for each lane.
     pub fn rows(&self) -> usize {
         if self.is_by_depth() { self.depth.div_ceil(2) } else { self.lanes }
     }
@@ -110,19 +111,19 @@ impl<E: PairElement> PackPairs<E> {
         self.lanes.saturating_mul(self.depth.div_ceil(2))
     }
 
-    /// Converts a range of rows, and returns the range of their factors.
+    /// Converts the given rows, and returns the smallest nonzero magnitude of their factors.
     ///
     /// # Safety
     ///
     /// - The pair packing contract of [`PackPairs`] holds, and the range is within the [rows](Self::rows).
     /// - *Isa*: the processor has the instruction set.
     pub unsafe fn pack(&self, isa: Isa, rows: Range<usize>) -> FactorRange {
-        debug_assert!(rows.end <= self.rows(), "rows {rows:?} of {}", self.rows());
+        debug_assert!(rows.end <= self.rows(), "rows {rows:?} exceed the {} rows of pairs", self.rows());
         // SAFETY: the caller guarantees the contract of `pack_rows` and *Isa*.
         unsafe { pack_rows::<E>(isa)(self, rows) }
     }
 
-    /// Converts a range of rows. See [`pack`](Self::pack).
+    /// Converts the given rows. See [`pack`](Self::pack).
     ///
     /// # Safety
     ///
@@ -166,7 +167,7 @@ impl<E: PairElement> PackPairs<E> {
 /// The factor that pads an odd depth.
 const ZERO: BF16 = BF16(0);
 
-/// Stores a row of pairs. Returns the smallest [`BF16Pair::least_magnitude`].
+/// Stores consecutive pairs. Returns the smallest [`BF16Pair::least_magnitude`].
 #[inline(always)]
 fn store_pairs(to: &mut [std::mem::MaybeUninit<BF16Pair>], pair: impl Fn(usize) -> BF16Pair) -> u32 {
     let mut least = u32::MAX;
@@ -206,26 +207,27 @@ per_isa! {
 /// The smallest nonzero magnitude among the factors of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FactorRange {
-    /// The bit pattern of the magnitude minus 1, or a larger number if all factors are zero.
+    /// The bit pattern of the magnitude, minus 1. If all factors are zero, it is larger than for any other factors.
     least: u32,
 }
 
 impl FactorRange {
-    /// The range of an operand without factors.
+    /// The value for an operand without factors.
     pub const EMPTY: FactorRange = FactorRange { least: u32::MAX };
 
-    /// Returns the range of the factors of two parts of an operand.
+    /// Returns the smallest nonzero magnitude of two parts of an operand.
     pub fn join(self, other: FactorRange) -> FactorRange {
         FactorRange { least: self.least.min(other.least) }
     }
 
-    /// Returns true if no partial sum of products with the factors of `other` is subnormal, and no factor is.
+    /// Returns true if the magnitudes exclude that a factor, or a partial sum of products with the factors of `other`,
+    /// is subnormal.
     ///
     /// A `bf16` with the biased exponent e is a multiple of 2^(e − 134). All products and sums are therefore multiples
-    /// of 2^(e + e' − 268) for the smallest exponents e and e'. If this is at least 2⁻¹²⁶, a sum that is not zero is
-    /// normal.
+    /// of 2^(e + e' − 268), where e and e' are the smallest exponents of the operands. If this power is at least 2⁻¹²⁶,
+    /// every nonzero sum is normal.
     pub fn excludes_subnormals(self, other: FactorRange) -> bool {
-        // Infinities and NaN have the exponent 255, and the pattern for no factor has a larger one.
+        // Infinities and NaN have the exponent 255. Without nonzero factors, the exponent is larger.
         let [a, b] = [self, other].map(|range| (range.least.saturating_add(1) >> 7).min(256));
         a >= 1 && b >= 1 && a + b >= 142
     }
@@ -274,8 +276,8 @@ pub(crate) mod tests {
         (memory, work.pairs(), ranges[0].join(ranges[1]))
     }
 
-    /// Multiplies A[m × k] and B[k × n] with the kernels of an instruction set. `a` and `b` return the factors lane by
-    /// lane.
+    /// Multiplies A[m × k] and B[k × n] with the kernels of an instruction set. `a(i)` and `b(i)` return factor i in
+    /// the order of the lanes.
     fn multiplied(
         isa: Isa,
         (m, n, k): (usize, usize, usize),
@@ -369,7 +371,7 @@ pub(crate) mod tests {
                         assert_eq!(memory[at as usize], expected, "{lanes} × {depth}, {isa:?}, lane {i}, pair {p}");
                     }
                     let mut rounded = Guarded::<f32>::unwritten(values.len());
-                    // SAFETY: both arrays have as many elements, and the instruction set is available.
+                    // SAFETY: both arrays have `values.len()` elements, and the instruction set is available.
                     unsafe { round_to_bf16(isa)(values.as_ptr(), rounded.as_mut_ptr(), values.len()) };
                     assert!(
                         values.iter().zip(rounded.iter()).all(|(&x, &y)| BF16::from_f32(x).to_f32() == y),
@@ -380,7 +382,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Tests the smallest exponents that exclude subnormal sums, with cancelling signs, and large factors, whose
+    /// Tests factors of both signs with the smallest exponents that exclude subnormal sums, and large factors, whose
     /// products overflow to infinity and sum to NaN.
     #[test]
     fn the_smallest_and_the_largest_factors_have_the_same_bits() {
@@ -400,7 +402,7 @@ pub(crate) mod tests {
         let exponent = |e: u16| range(&[0x4000, e << 7]);
         assert!(exponent(71).excludes_subnormals(exponent(71)) && !exponent(71).excludes_subnormals(exponent(70)));
         assert!(!range(&[0x0001]).excludes_subnormals(range(&[0x7f00])), "a subnormal factor");
-        assert!(!range(&[0x007f]).excludes_subnormals(zero), "a subnormal factor may be multiplied by infinity");
+        assert!(!range(&[0x007f]).excludes_subnormals(zero), "a subnormal factor, which would be flushed to 0");
         let small = |e: usize| move |_: usize| BF16((e << 7) as u16);
         for isa in instruction_sets().filter(|isa| isa.has_bf16_products()) {
             let (flushed, uses_pairs) = multiplied(isa, (2, 2, 1), [0, 0], [&small(64), &small(63)]);

@@ -14,8 +14,8 @@
 //!
 //! This is the loop order of Goto and van de Geijn with A and B exchanged, because the rows of C are contiguous here.
 //!
-//! Rows of A that are close together, or that few tiles read, are not packed. Others are packed right before their use,
-//! while the next strip is being prefetched. If the columns of A are contiguous, a few strips are packed together,
+//! Rows of A that are close together, or that few tiles read, are not packed. Other rows are packed right before their
+//! use, while the next strip is being prefetched. If the columns of A are contiguous, a few strips are packed together,
 //! since they share cache lines.
 //!
 //! If B is packed entirely for one product, or is not a strided matrix, the panels of B are outermost, and the strips
@@ -38,7 +38,7 @@ use std::ops::Range;
 /// The smallest block of A, in elements, that is prefetched. Smaller blocks are probably in the cache already.
 const A_PREFETCH_ELEMENTS: usize = 32 << 10;
 
-/// The number of strips of a transposed C that are computed at a time. Their sums stay in L2, close to L1.
+/// The number of strips of a transposed C that are computed at a time. They are few, so that their sums stay in L2.
 const STRIPS_PER_TRANSPOSE: usize = 8;
 
 /// The number of elements of the largest B that is packed entirely for a transposed C: 4 MiB of `f32`.
@@ -50,10 +50,11 @@ const PANELS_PER_PACK: usize = 4;
 /// The number of panels of B between two prefetches of the epilogue's operands.
 const PANELS_PER_PREFETCH: usize = 4;
 
-/// The smallest number of elements of C for which the epilogue is called. They amortize the call and are still in L2.
+/// The number of finished elements of C after which the epilogue is called: enough to amortize the call, and few enough
+/// to be still in L2. The last call may process fewer elements.
 const EPILOGUE_ELEMENTS: usize = 32 << 10;
 
-/// The number of elements of a block of C that is computed in scratch. They stay in L2, or close to it.
+/// The number of elements of a block of C that is computed in scratch: 1 MiB of `f32`, most of which stays in L2.
 pub(crate) const SCRATCH_ELEMENTS: usize = 256 << 10;
 
 /// A product C[m × n] = A·B, or C + A·B, with vectors along n. Strides are in elements.
@@ -86,7 +87,7 @@ pub(crate) struct BlockedProduct<'a, T> {
     pub(crate) epilogue: Option<&'a dyn Epilogue<T>>,
     /// The index of the product in its batch, for the epilogue.
     pub(crate) batch: usize,
-    /// Whether C is the transpose of the caller's C, for the epilogue.
+    /// True if C is the transpose of the caller's C. The arguments of the epilogue are then transposed back.
     pub(crate) is_transposed: bool,
 }
 
@@ -119,7 +120,8 @@ impl<T: Element> BlockedProduct<'_, T> {
 
     /// Computes one rectangle of C, on this thread, with an operand B that is packed entirely and read by strips.
     ///
-    /// A panel-major loop would be slower: the rows of A and C that each panel reads are in many pages.
+    /// With the panels of B outermost, the loops would be slower: they would access the rows of A and C, which are in
+    /// many pages, once per panel.
     ///
     /// # Safety
     ///
@@ -199,8 +201,8 @@ impl<T: Element> BlockedProduct<'_, T> {
     /// Computes a rectangle of a C with contiguous columns: computes a few strips at a time in scratch, and transposes
     /// their finished sums into C.
     ///
-    /// All strips read the same panels of B. Therefore B is first packed entirely, if it is strided and not too large,
-    /// and A needs no packing. Otherwise, more strips share each packing of a block, and strips of A are prefetched.
+    /// All strips read the same panels of B. Therefore all of B is packed first, if it is strided and not too large,
+    /// and if A is read in place. Otherwise, more strips are computed at a time, so that B is packed less often.
     ///
     /// # Safety
     ///
@@ -217,10 +219,10 @@ impl<T: Element> BlockedProduct<'_, T> {
             && self.is_a_kept_in_place(kernels, cols.len())
         {
             return scratch::with_buffer(len, |memory: *mut T| {
-                // SAFETY: the contract of `pack_range`: *Range* is *Operands* of the product contract, *Memory* holds
-                // because the scratch has `len` elements and outlives the panels, *Lanes* because the product uses the
-                // lanes `cols`, and the caller guarantees *Isa*. The contract of the product: its operand B is the same
-                // matrix in other memory, and the caller guarantees the other clauses.
+                // SAFETY: the contract of `pack_range`: *Range* follows from *Operands* of the product contract,
+                // *Memory* holds because the scratch has `len` elements and outlives the panels, *Lanes* because the
+                // product uses the lanes `cols`, and the caller guarantees *Isa*. The contract of the product: its
+                // operand B is the same matrix in other memory, and the caller guarantees the other clauses.
                 unsafe {
                     let panels = PackedPanels::pack_range(kernels, b, cols.clone(), self.k, SharedPtr(memory));
                     BlockedProduct { b: &panels, ..*self }.compute_transposed_by(few_rows, kernels, rows, cols);
@@ -308,7 +310,7 @@ impl<T: Element> BlockedProduct<'_, T> {
         for cols in chunks(cols, block_width) {
             let panels = cols.len().div_ceil(width);
             for depth in depth_blocks::<T>(self.k) {
-                // Panels that only one strip reads all use the same scratch, which stays in L1.
+                // If there is only one strip, all panels use the same scratch, which stays in L1.
                 let (panel_stride, panels_per_pack) =
                     if height < rows.len() { (width * depth.len(), PANELS_PER_PACK) } else { (0, 1) };
                 let mut finished_to = rows.start;
@@ -352,7 +354,7 @@ impl<T: Element> BlockedProduct<'_, T> {
                                     },
                                     (None, None) => {
                                         let panel = self.b.panel(lanes.start, depth.start, width);
-                                        let panel = panel.expect("an operand without a strided view is packed");
+                                        let panel = panel.expect("an operand without a strided view must be packed");
                                         ColumnPanel::packed(panel, width)
                                     }
                                 };
@@ -372,7 +374,8 @@ impl<T: Element> BlockedProduct<'_, T> {
         }
     }
 
-    /// Prefetches the other operands of the epilogue for share `part` of `parts` of these rows of C.
+    /// Prefetches the operands that the epilogue reads in addition to C, for part number `part` of `parts` of these
+    /// rows.
     #[inline]
     fn prefetch_epilogue(&self, rows: &Range<usize>, cols: &Range<usize>, (part, parts): (usize, usize)) {
         let rows = rows.start + rows.len() * part / parts..rows.start + rows.len() * (part + 1) / parts;
@@ -403,7 +406,7 @@ impl<T: Element> BlockedProduct<'_, T> {
         let width = kernels.width();
         let height = kernels.strip_height(rows.len());
         let a_matrix = self.a.strided();
-        // Without next rows, A is small or shared by many rectangles, so that it is in the cache.
+        // If the caller passes no next rows, A is small or shared by many rectangles, and therefore in the cache.
         let prefetched_a = a_matrix.filter(|_| !next_rows.is_empty());
         let tiles = cols.len().div_ceil(width) * rows.len().div_ceil(height);
         for depth in depth_blocks::<T>(self.k) {
@@ -440,7 +443,7 @@ impl<T: Element> BlockedProduct<'_, T> {
         self.finish(rows, cols);
     }
 
-    /// Computes a product with k = 0: zero, or C unchanged.
+    /// Computes a product with k = 0: sets C to zero, or leaves it unchanged if the product is added to it.
     ///
     /// # Safety
     ///
@@ -475,8 +478,8 @@ impl<T: Element> BlockedProduct<'_, T> {
     }
 }
 
-/// Prefetches share `part` of `parts` of the next rows of A, if they are contiguous: they are short runs, which the
-/// hardware prefetcher does not detect.
+/// Prefetches part number `part` of `parts` of the next rows of A, if the elements of a row are adjacent. The hardware
+/// prefetcher does not detect short rows.
 #[inline]
 fn prefetch_a<T>(a: &Strided<T>, rows: &Range<usize>, depth: &Range<usize>, (part, parts): (usize, usize)) {
     if a.depth == 1 {

@@ -56,7 +56,7 @@ impl<T: Element> BlockedProduct<'_, T> {
         scratch: Option<*mut T>,
     ) -> Strided<T> {
         let Some(scratch) = scratch else {
-            let a = matrix.expect("an operand without a strided view has scratch");
+            let a = matrix.expect("an operand without a strided view must have scratch");
             return Strided { data: a.element_ptr(i, start), ..a };
         };
         let (lane, depth) =
@@ -71,7 +71,7 @@ impl<T: Element> BlockedProduct<'_, T> {
     ///
     /// - *C* and *Isa* of the product contract hold for the tile.
     /// - *Panels*: `a` is valid for reads of `rows` lanes and `b` of `cols` contiguous lanes, both over the length of
-    ///   `depth`. A padded `b` is valid for reads of full panels. They do not overlap C.
+    ///   `depth`. A padded `b` is valid for reads of full panels. Neither operand overlaps C.
     /// - *Rows of A* and *Registers*: if the kernels use tile registers, the k indices of a lane of `a` are contiguous,
     ///   and the registers of this thread are configured.
     /// - *Size*: `1 ≤ rows ≤ kernels.rows` and `1 ≤ cols ≤ kernels.width()`.
@@ -114,10 +114,10 @@ impl<T: Element> BlockedProduct<'_, T> {
             cols,
             accumulate,
         };
-        // SAFETY: the tile contract. *Reads* is *Panels*, *Writes* is *C*, and *Width* holds because the kernel was
-        // chosen by *Size*. Kernels that load full vectors read a padded panel or a full tile. Those of tile registers
-        // also require *Rows of A* and *Registers*. The caller guarantees *Isa*. If the columns of C are not adjacent,
-        // the same clauses imply the contract of `scatter_tile`.
+        // SAFETY: the tile contract. *Reads* follows from *Panels* and *Writes* from *C*, and *Width* holds because the
+        // kernel was chosen for `cols`, which *Size* limits. Kernels that load full vectors read a padded panel or a
+        // full tile. Kernels for tile registers also require *Rows of A* and *Registers*. The caller guarantees *Isa*.
+        // If the columns of C are not adjacent, the same clauses imply the contract of `scatter_tile`.
         unsafe { if self.c_col_stride == 1 { kernel(&tile) } else { self.scatter_tile(kernel, &tile) } }
     }
 

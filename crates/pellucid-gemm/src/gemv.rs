@@ -1,10 +1,10 @@
 //! Matrix-vector products y = A·x, which are bound by memory bandwidth.
 //!
 //! A is read once, so it is not packed. One chain over k per element would be bound by the latency of an addition.
-//! Therefore y has its own reduction order. Each element of y has [`VIRTUAL_LANES`] = 16 partial sums, which are called
-//! *virtual lanes* because no register needs to have 16 lanes. Partial sum l adds the products whose k index is
-//! ≡ l (mod 16), in ascending order. A fixed tree then reduces the partial sums: sum l adds sum l + 8, then l + 4,
-//! l + 2, l + 1.
+//! Therefore the order of summation differs from other products. Each element of y has [`VIRTUAL_LANES`] = 16 partial
+//! sums, which are called *virtual lanes* because no register needs to have 16 lanes. Partial sum l adds the products
+//! whose k index is ≡ l (mod 16), in ascending order. A fixed tree then reduces the partial sums: to sum l, it adds sum
+//! l + 8, then l + 4, l + 2 and l + 1.
 //!
 //! The order is the same for both layouts of A. If the rows of A are contiguous, the partial sums of a few rows stay in
 //! registers. If the columns of A are contiguous, the partial sums of many rows stay in cache.
@@ -47,7 +47,7 @@ pub(crate) struct RowMatVec<T> {
 }
 
 impl<T: Element> RowMatVec<T> {
-    /// Computes the product, `R` rows at a time: that many independent chains hide the latency of an addition.
+    /// Computes the product, `R` rows at a time. The independent chains of these rows hide the latency of an addition.
     ///
     /// # Safety
     ///
@@ -249,7 +249,8 @@ impl<T: Element> ColumnMatVec<T> {
         }
     }
 
-    /// Reduces the 16 partial sums of each row with the fixed tree, which first adds sum l + 8 to sum l, and stores y.
+    /// Reduces the 16 partial sums of each row with the fixed tree, whose first step adds sum l + 8 to sum l, and
+    /// stores the results to y, or adds them to it.
     ///
     /// # Safety
     ///
@@ -268,7 +269,7 @@ impl<T: Element> ColumnMatVec<T> {
                     *lane = V::load(self.partial.add(l * Self::BLOCK + j));
                 }
                 if used == 1 {
-                    // The tree adds zeros only. One addition has the same result: it maps -0 to 0.
+                    // The tree would only add zeros. A single addition of zero has the same result: it maps -0 to 0.
                     lanes[0] = lanes[0].add(V::zero());
                 } else {
                     for half in [8, 4, 2, 1] {

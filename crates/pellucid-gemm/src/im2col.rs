@@ -23,8 +23,8 @@ pub struct ImplicitIm2col<'a, T> {
 // that no thread writes the memory during the call (*Range* of the panel contract, *Operands* of `multiply`).
 unsafe impl<T: Sync> Sync for ImplicitIm2col<'_, T> {}
 
-// SAFETY: `pack` writes full vectors with the lanes of the runs, and zeros in the others. `pack_rows` writes every run
-// of all k indices of every lane. `strided` and `panel` return `None`.
+// SAFETY: `pack` writes full vectors with the lanes of the runs, and zeros in the other lanes. `pack_rows` writes every
+// run of all k indices of every lane. `strided` and `panel` return `None`.
 unsafe impl<T: Element> PackSource<T> for ImplicitIm2col<'_, T> {
     #[allow(private_interfaces)]
     unsafe fn pack(&self, kernels: &Kernels<T>, range: PanelRange, width: usize, to: *mut T) {

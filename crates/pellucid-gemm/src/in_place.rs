@@ -17,15 +17,14 @@ const SMALL_B_BYTES: usize = 32 << 10;
 /// The smallest k of a small B that is read in place.
 const MIN_SMALL_B_DEPTH: usize = 16;
 
-/// The maximum number of panels of B for which rows of A are read in place, regardless of their distribution over the
-/// cache sets.
+/// The maximum number of panels of B for which A is read in place, unless its rows map to the same cache sets.
 const FEW_PANELS: usize = 2;
 
 /// The maximum number of panels of B for which rows of A are read in place if the rows are distributed over the cache
 /// sets.
 ///
-/// The loads of the first panel overlap with multiply-adds, but a copy waits for them. Measured for `f32` with A in L3:
-/// 128 and 256 columns take 0.91 to 0.97 of the time.
+/// In place, the loads of A for the first panel overlap with multiply-adds; a copy would wait for its loads. Measured
+/// for `f32` with A in L3: products with 128 and 256 columns take 0.91 to 0.97 of the time.
 const SOME_PANELS: usize = 8;
 
 impl<T: Element> BlockedProduct<'_, T> {
@@ -54,7 +53,7 @@ impl<T: Element> BlockedProduct<'_, T> {
 
     /// Returns true if the kernel reads A in place while panels of B are outermost, so that all panels read A from L2.
     /// It does so if [`is_a_read_in_place`](Self::is_a_read_in_place) is true, or if the rows are contiguous and either
-    /// not longer than packed rows or distributed over the cache sets.
+    /// short and without set conflicts, or distributed over the cache sets.
     pub(crate) fn is_a_kept_in_place(&self, kernels: &Kernels<T>, cols: usize) -> bool {
         self.is_a_read_in_place(kernels, cols)
             || self.a.strided().is_some_and(|a| {
@@ -76,11 +75,11 @@ impl<T: Element> BlockedProduct<'_, T> {
         a.depth == 1 && (a.lane.unsigned_abs() * size_of::<T>()).is_multiple_of(2048) && self.k >= 64
     }
 
-    /// Returns true if the kernel reads B in place: if its rows are contiguous, and few strips of A use them or they
-    /// are close together in L1.
+    /// Returns true if the kernel reads B in place: if its rows are contiguous, and either at most two strips of A read
+    /// them or all of B fits in L1.
     ///
-    /// A product with a small k stores C so often that loads of B from the same offset in a page would wait for the
-    /// stores (4K aliasing).
+    /// For a small k, only the number of strips counts: C is stored so often that loads of B from the same offset in a
+    /// page would wait for the stores (4K aliasing).
     pub(crate) fn is_b_read_in_place(&self, kernels: &Kernels<T>, rows: usize) -> bool {
         self.b.strided().is_some_and(|b| {
             let is_small = self.k >= MIN_SMALL_B_DEPTH
@@ -90,10 +89,11 @@ impl<T: Element> BlockedProduct<'_, T> {
     }
 }
 
-/// Estimates the vector instructions per step of k for C[m × n] in one orientation, to choose between the two.
+/// Estimates the number of vector instructions per k index of a product C[m × n] in one of its two orientations. The
+/// orientation with the lower estimate is computed.
 ///
-/// A thin product wastes lanes if its vectors are along the short side. The transposed orientation may need a
-/// transposition of B, and one of C. Measured: transposing one element costs a third of an instruction.
+/// A thin product wastes lanes if its vectors are along the short side. An orientation may need transpositions of B and
+/// of C. Measured: they cost a third of an instruction per element.
 pub(crate) fn cost<T>(
     kernels: &Kernels<T>,
     (m, n, k): (usize, usize, usize),

@@ -28,14 +28,14 @@
 //!
 //! The vectors and the instruction sets are in the crate `pellucid-simd`.
 //!
-//! **Order.** The bits of C depend on (m, n, k) and the values only. They do not depend on the threads, the strides,
-//! the batch or, with the exception of [`Isa::Amx`], the instruction set.
+//! **Order.** The bits of C depend only on (m, n, k) and the values of A, B and the initial C. They do not depend on
+//! the threads, the strides, the batch or, with the exception of [`Isa::Amx`], the instruction set.
 //!
-//! - With m, n > 1, each element is one chain of fused multiply-adds over each block of k, and the blocks are added in
-//!   order. The blocks are a function of k.
+//! - With m, n > 1, each element is the sum of one chain of fused multiply-adds for each block of k, added in the order
+//!   of the blocks. The blocks depend only on k.
 //! - With [`Isa::Amx`], products of pairs of `bf16` with m, n > 1 divide each block of k into steps of 32 k indices.
 //!   Two chains of fused multiply-adds over the even and the odd k indices of a step start at zero. Their sum is added
-//!   to C, step by step in order ([`pair_isa`] chooses by (m, n, k)).
+//!   to C, step after step. [`pair_isa`] selects [`Isa::Amx`] by (m, n, k).
 //! - With m = 1 or n = 1, each element is 16 interleaved chains, which a fixed tree reduces (`gemv`).
 //!
 //! k is never split across threads. No product is skipped, so NaN and infinity propagate.
@@ -105,7 +105,7 @@ pub struct Gemm {
     pub accumulate: bool,
 }
 
-/// The offsets of the matrices of one product of a batch from the common pointers, in elements.
+/// The offsets of the matrices of one product of a batch, in elements, from the pointers that all products share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offsets {
     /// The offset of A.
@@ -116,11 +116,11 @@ pub struct Offsets {
     pub c: isize,
 }
 
-/// A batch of products, whose matrices are at the points of an index space.
+/// A batch of products: one for each point of an index space.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProductBatch<'a> {
-    /// The axes of the index space, outermost first: the length, and the offsets from one index to the next. Without
-    /// axes, the batch is one product at offset 0.
+    /// The axes of the index space, outermost first: each has a length, and the offsets from one index to the next.
+    /// Without axes, the batch is one product at offset 0.
     pub axes: &'a [(usize, Offsets)],
 }
 
@@ -130,7 +130,7 @@ impl ProductBatch<'_> {
         self.axes.iter().map(|(len, _)| len).product()
     }
 
-    /// Returns the offsets of a product, whose index is less than the number of products.
+    /// Returns the offsets of the product with this index, which must be less than [`count`](Self::count).
     #[inline]
     fn offsets(&self, mut index: usize) -> Offsets {
         let mut at = Offsets::default();
@@ -169,7 +169,7 @@ pub trait Epilogue<T>: Sync {
     fn finish(&self, part: OutputBlock<T>);
 
     /// Prefetches the operands that [`finish`](Self::finish) accesses in addition to C, for some rows and columns of a
-    /// product of the batch. They arrive from memory while the sums are computed.
+    /// product of the batch. So they are loaded from memory while the sums are computed.
     fn prefetch_epilogue(&self, _batch: usize, _rows: Range<usize>, _cols: Range<usize>) {}
 }
 
@@ -275,9 +275,9 @@ unsafe fn gemm_batched_by<T: Element>(
     let c = c.map(|data| OutputMatrix { data, row_stride, col_stride, accumulate: shape.accumulate });
     let packed_b = packed_b.filter(|_| is_faster_with_panels(kernels.lanes, shape));
     let problem = GemmProblem { kernels, m: shape.m, n: shape.n, k: shape.k, packed_b, epilogue, is_transposed: false };
-    // Vectors are along the rows of C, or, by (A·B)ᵀ = Bᵀ·Aᵀ, along its columns. The products and their order are the
-    // same. A single row is computed as the single column of the transpose.
-    // A C in scratch is stored by rows, like nearly all other operands of an epilogue.
+    // Vectors are along the rows of C, or, by (A·B)ᵀ = Bᵀ·Aᵀ, along its columns. Both orientations add the same
+    // products in the same order. A single row is computed as the single column of the transpose. A C in scratch is
+    // stored by rows, like nearly all other operands of an epilogue.
     let (c_row_stride, c_col_stride) = c.map_or((shape.n as isize, 1), |c| (c.row_stride, c.col_stride));
     let swap_operands = shape.m == 1
         || shape.n > 1
@@ -302,13 +302,13 @@ unsafe fn gemm_batched_by<T: Element>(
 }
 
 /// Returns true if a product of this shape is computed from [packed panels](GemmOperands::packed_b) of B where they
-/// exist: if C has more than one row and column, the elements of its rows are adjacent, and its transpose would not be
-/// computed with fewer vectors.
+/// exist: if C has more than one row and more than one column, the elements of its rows are adjacent, and its transpose
+/// would not be computed with fewer vectors.
 pub fn uses_packed_panels<T: Element>(isa: Isa, shape: &Gemm) -> bool {
     is_faster_with_panels(Kernels::<T>::for_isa(isa).lanes, shape)
 }
 
-/// Returns [`uses_packed_panels`] for vectors of this length.
+/// Returns [`uses_packed_panels`] for vectors of `lanes` elements.
 fn is_faster_with_panels(lanes: usize, shape: &Gemm) -> bool {
     let (vectors, transposed) = (shape.m * shape.n.div_ceil(lanes), shape.n * shape.m.div_ceil(lanes));
     shape.m > 1 && shape.n > 1 && shape.c_strides.1 == 1 && vectors <= transposed
@@ -372,8 +372,8 @@ pub unsafe fn pack_runs<T: Element>(isa: Isa, work: &PackRuns<'_, T>) {
     unsafe { (Kernels::<T>::for_isa(isa).pack_runs)(work) }
 }
 
-/// Adds sums of products along the lanes to the 16 virtual lanes (partial sums) of each k index. See
-/// [`WeightGradDots`].
+/// Computes the dot products of a vector with the lanes of each k index, and adds them to the 16 partial sums of this k
+/// index. See [`WeightGradDots`].
 ///
 /// # Safety
 ///
@@ -415,8 +415,8 @@ pub unsafe fn transpose<T: Element>(
         from.depth == 1 && lanes <= width,
         "`from.depth` must be 1 and the width at least the number of lanes: {lanes} lanes, width {width}, {from:?}"
     );
-    // SAFETY: the contract of `PackPanels::transpose`. *Source* is its *Range* with contiguous k indices. *Target* is
-    // its *Target* and *Row length*. The caller guarantees *Isa*.
+    // SAFETY: the contract of `PackPanels::transpose`. Its *Range*, with contiguous k indices, follows from *Source*,
+    // and its *Target* and *Row length* follow from *Target*. The caller guarantees *Isa*.
     unsafe {
         (Kernels::<T>::for_isa(isa).transpose_panel)(&PackPanels::to_transpose(from, (lanes, width), depth, to, width))
     }

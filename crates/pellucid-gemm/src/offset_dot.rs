@@ -75,7 +75,7 @@ impl<T: Element> OffsetDotRow<'_, T> {
     /// # Safety
     ///
     /// - The offset dot contract of [`OffsetDotRow`] holds for `N` vectors of consecutive lanes: `from` is the origin
-    ///   of the offsets, moved to the first of these lanes, and `to` is its result.
+    ///   plus the offset of the first of these lanes, and `to` is the result of this lane.
     /// - The contract of [`Vector`] holds: the instruction set of `V` is enabled in the calling function.
     #[inline(always)]
     unsafe fn multiply_vectors<V: Vector<Scalar = T>, const N: usize>(&self, from: *const T, to: *mut T) {
@@ -93,10 +93,10 @@ impl<T: Element> OffsetDotRow<'_, T> {
     }
 }
 
-/// Dot products that are added to partial sums: `sums[p] += Σᵢ x[i] · data[lanes[i] + depths[p]]`.
+/// The dot products `Σᵢ x[i] · data[lanes[i] + depths[p]]` for each p, which are added to partial sums.
 ///
-/// Each p has [`VIRTUAL_LANES`] = 16 partial sums. Partial sum l adds the products whose index within their
-/// run of consecutive offsets in `lanes` is ≡ l (mod 16). [`sum_virtual_lanes`] reduces the partial sums.
+/// Each p has [`VIRTUAL_LANES`] = 16 partial sums. The product with index i is added to partial sum l if the index of
+/// `lanes[i]` in its run of consecutive offsets is ≡ l (mod 16). [`sum_virtual_lanes`] reduces the partial sums.
 ///
 /// # Gradient dot contract
 ///
@@ -146,7 +146,8 @@ impl<T: Element> WeightGradDots<'_, T> {
     }
 }
 
-/// Reduces each group of 16 partial sums to one sum, by a fixed tree: sum l adds sum l + 8, then l + 4, l + 2, l + 1.
+/// Reduces each group of 16 partial sums to one sum, by a fixed tree: to sum l, it adds sum l + 8, then l + 4, l + 2
+/// and l + 1.
 ///
 /// An incomplete group at the end of `lanes` is ignored.
 pub fn sum_virtual_lanes<T: Element>(lanes: &[T]) -> impl Iterator<Item = T> {

@@ -43,8 +43,8 @@ impl OffsetList {
         Some((*self.offsets.iter().min()?, *self.offsets.iter().max()?))
     }
 
-    /// Returns the runs of the offsets with indices in `range`, each as (index of the first offset, the first offset,
-    /// length).
+    /// Returns the runs of the offsets with indices in `range`, each as (index of its first offset, its first offset,
+    /// its length).
     pub fn runs(&self, range: std::ops::Range<usize>) -> impl Iterator<Item = (usize, isize, usize)> {
         let mut next = range.start;
         std::iter::from_fn(move || {

@@ -69,7 +69,7 @@ impl<T: Element> PackPanels<T> {
             lanes_per_panel.min(lanes) <= width && width.is_multiple_of(V::LANES),
             "{lanes} columns do not fit a panel of width {width}, or the width is not a multiple of a vector's length"
         );
-        // The second condition excludes several panels that together have `width` columns.
+        // The second condition excludes the case of several panels that have `width` columns together.
         if lanes == width && lanes <= lanes_per_panel && width == 2 * V::LANES {
             for p in 0..depth {
                 let (from, to) = (from.element_ptr(0, p), to.wrapping_add(p * width));

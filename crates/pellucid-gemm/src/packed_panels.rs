@@ -11,7 +11,7 @@ use pellucid_simd::Element;
 use pellucid_simd::Isa;
 use std::ops::{Deref, Range};
 
-/// The packed panels of B[k × n] in memory that they do not own.
+/// A view of the packed panels of B[k × n] in the caller's memory.
 ///
 /// Each panel is as wide as the register tile and holds all k indices.
 #[derive(Clone, Copy)]
@@ -129,8 +129,8 @@ impl<T> Deref for OwnedPanels<T> {
     }
 }
 
-// SAFETY: `pack` writes every lane of every step. `pack_rows` writes every step of every lane. `panel` returns panels
-// that `PackedPanels::pack` has initialized, and its *Memory* clause keeps them valid.
+// SAFETY: `pack` writes every lane for every k index. `pack_rows` writes every k index of every lane. `panel` returns
+// panels that `PackedPanels::pack` has initialized, and its *Memory* clause keeps them valid.
 unsafe impl<T: Element> PackSource<T> for PackedPanels<T> {
     fn panel(&self, first: usize, start: usize, width: usize) -> Option<*const T> {
         (width == self.width && first.is_multiple_of(width)).then(|| self.panel_ptr(first, start).cast_const())

@@ -10,7 +10,7 @@ pub(crate) struct ColumnPanel<T> {
     pub(crate) data: *const T,
     /// The stride between k indices.
     pub(crate) depth: isize,
-    /// Whether each step has the columns of a full register tile. Columns past the last column of B are zeros.
+    /// True if every row has the width of a full register tile. Columns past the last column of B are then zeros.
     pub(crate) is_padded: bool,
 }
 

@@ -36,7 +36,8 @@ unsafe impl<T: Send> Sync for OutputMatrix<T> {}
 
 /// A batch of products in the orientation in which they are computed.
 ///
-/// The lanes of A are the rows of C. A C with a single row is transposed to a single column (n = 1).
+/// The lanes of A are the rows of C. If the caller's C has a single row, this is its transpose, with a single column (n
+/// = 1).
 pub(crate) struct GemmProblem<'a, T: 'static> {
     pub(crate) kernels: &'static Kernels<T>,
     pub(crate) m: usize,
@@ -48,7 +49,8 @@ pub(crate) struct GemmProblem<'a, T: 'static> {
 }
 
 impl<T: Element> GemmProblem<'_, T> {
-    /// Computes the batch. Splits it into tasks, and C into a grid if the batch is small.
+    /// Computes the batch on several threads if there is enough work. If there are few products, each C is divided into
+    /// a grid of tasks.
     ///
     /// # Safety
     ///
@@ -107,7 +109,7 @@ impl<T: Element> GemmProblem<'_, T> {
         });
     }
 
-    /// Prefetches the start of the operands of a product.
+    /// Prefetches the first elements of the operands A and B of a product.
     #[inline]
     fn prefetch_operands(&self, offsets: Offsets, a: &Strided<T>, b: &Strided<T>) {
         let len = PREFETCH_BYTES / size_of::<T>();
@@ -201,7 +203,7 @@ impl<T: Element> GemmProblem<'_, T> {
     }
 }
 
-/// The task counts along the rows and the columns of C.
+/// The numbers of tasks along the rows and along the columns of C.
 struct TaskGrid {
     rows: usize,
     cols: usize,
@@ -217,7 +219,8 @@ impl TaskGrid {
     }
 }
 
-/// Computes y[rows] = A[rows × k]·x, or y + A·x. x is the first lane of `x`, and y the first column of `y`.
+/// Computes y[rows] = A[rows × k]·x, or y + A·x. Here x is the first lane of the argument `x`, and y is the first
+/// column of the argument `y`.
 ///
 /// # Safety
 ///

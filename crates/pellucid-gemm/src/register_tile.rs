@@ -46,8 +46,8 @@ pub(crate) struct RegisterTile<T> {
 impl<T> RegisterTile<T> {
     /// Computes the tile with `R` rows and `N` vectors. If `UNMASKED`, rows of B are loaded as full vectors.
     ///
-    /// Each element is one chain `s ← fma(a, b, s)` in ascending order of k, which starts at zero. The result is
-    /// `c ← c + s` if the product is added to C, and `c ← s` otherwise.
+    /// Each element of the product is computed as one chain `s ← fma(a, b, s)` in ascending order of k, starting with s
+    /// = 0. The result is `c ← c + s` if the product is added to C, and `c ← s` otherwise.
     ///
     /// The loop has few instructions other than the multiply-adds, because all instructions share the ports of the
     /// processor. On Intel, a masked load costs as much as a multiply-add, which is 4 % of a tile of 14 × 2 vectors.
@@ -58,10 +58,10 @@ impl<T> RegisterTile<T> {
     /// - The contract of [`Vector`] holds: the instruction set of `V` is enabled in the calling function.
     #[inline(always)]
     pub(crate) unsafe fn multiply<V: Vector<Scalar = T>, const R: usize, const N: usize, const UNMASKED: bool>(&self) {
-        const { assert!(R <= 2 * ROWS_PER_POINTER, "a register tile has more rows than its pointers address") }
+        const { assert!(R <= 2 * ROWS_PER_POINTER, "two pointers must address all rows of a register tile") }
         let &Self { depth, a, a_row_stride, a_col_stride, mut b, b_row_stride, .. } = self;
         let &Self { rows, cols, c, c_row_stride, accumulate, .. } = self;
-        debug_assert_eq!(rows, R, "the kernel is for another number of rows");
+        debug_assert_eq!(rows, R, "the kernel computes tiles of exactly {R} rows");
         // SAFETY: every access is to a row below R and a column below `cols`, because the last vector is accessed under
         // the mask of its valid columns, or to full vectors of B if `UNMASKED`. *Reads* and *Writes* of the tile
         // contract cover these elements. By *Width*, the mask has at most LANES columns. The caller guarantees the
@@ -127,18 +127,19 @@ impl<T> RegisterTile<T> {
     }
 }
 
-/// The prefetch distance for rows of B, in k indices. It covers the memory latency. Past the end of a packed panel, the
-/// prefetch reaches the next panel.
+/// The prefetch distance for rows of B, in k indices. It covers the memory latency. Near the end of a packed panel, the
+/// prefetch reads the next panel.
 ///
 /// Measured on an AMD EPYC (Zen 5), with packed weights that exceed the caches: products of 16 rows take 0.78 of the
-/// time, of 128 rows 0.89.
+/// time without prefetch, and products of 128 rows take 0.89.
 const PREFETCH_DISTANCE: isize = 32;
 
-/// The smallest number of rows of a tile that prefetches B: in smaller tiles, loads take as long as the multiply-adds.
+/// The smallest number of rows of a tile that prefetches B: in smaller tiles, the loads already take as long as the
+/// multiply-adds.
 const MIN_PREFETCHING_ROWS: usize = 6;
 
-/// The size of a cache line in bytes. Only tiles whose vectors fill a line prefetch B: with 256 bits, there are too few
-/// multiply-adds between the prefetches.
+/// The size of a cache line in bytes. Only tiles whose vectors fill a line prefetch B: with vectors of 256 bits, there
+/// would be too few multiply-adds between the prefetches.
 const CACHE_LINE: usize = 64;
 
 /// The number of rows of A that are addressed relative to one pointer.

@@ -40,7 +40,7 @@ impl PanelRange {
 ///
 /// # Safety
 ///
-/// - `pack` initializes the entire panel, and `pack_rows` all k indices of every lane.
+/// - `pack` initializes the entire panel, and `pack_rows` initializes all k indices of every lane.
 /// - The memory that `strided` and `panel` describe is valid for reads, in the layout that they document.
 pub unsafe trait PackSource<T>: Sync {
     /// Returns the operand as a strided matrix if it is stored as one. Kernels then read it without packing where that
@@ -177,7 +177,7 @@ pub(crate) unsafe fn pack_panels<T: Element>(
     check_panel(kernels, lanes_per_panel.min(lanes), width);
     debug_assert!(
         lanes_per_panel > 0 && (lanes <= lanes_per_panel || panel_stride >= depth * width),
-        "packed panels overlap"
+        "packed panels overlap: their stride {panel_stride} is less than {depth} · {width}"
     );
     if let Some(from @ Strided { lane: 1, .. }) = source.strided()
         && depth >= MIN_JOINT_DEPTH

@@ -118,7 +118,7 @@ type LayoutStrides = fn(usize, usize) -> (isize, isize);
 const STRIDED_LAYOUTS: [LayoutStrides; 4] =
     [|lanes, _| (1, lanes as isize), |_, depth| (depth as isize, 1), |_, depth| (2 * depth as isize, 2), |_, _| (1, 1)];
 
-/// Returns a matrix and its memory, which contains no value twice.
+/// Returns a matrix of distinct values, and its memory.
 fn strided_matrix<T: TestElement>(lanes: usize, depth: usize, layout: usize) -> (Guarded<T>, Strided<T>) {
     let (lane, step) = STRIDED_LAYOUTS[layout](lanes, depth);
     let len = (lanes as isize - 1) * lane + (depth as isize - 1) * step + 1;
@@ -148,7 +148,7 @@ fn check_panel<T: TestElement>(
     }
 }
 
-/// Checks that packing by rows writes exactly the rows, with the values of `element`.
+/// Checks that packing by rows writes the rows and nothing else, with the values of `element`.
 #[track_caller]
 fn check_rows<T: TestElement>(
     kernels: &Kernels<T>,

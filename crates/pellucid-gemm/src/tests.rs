@@ -63,8 +63,8 @@ impl<T: Element + bytemuck::Pod> TestMatrix<T> {
     }
 }
 
-/// Computes C, which initially is `start`, and returns it in row-major order. Checks that packed panels of B give the
-/// same bits.
+/// Computes C, which initially is `start`, and returns it in row-major order. Checks that the product with packed
+/// panels of B has the same bits.
 pub(crate) fn multiply_in_layouts<T: Element + bytemuck::Pod>(
     isa: Isa,
     (m, n, k): (usize, usize, usize),
@@ -117,7 +117,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
 }
 
-/// Shapes around the sizes of register tiles, shapes with several blocks of every dimension, and shapes of vectors.
+/// Shapes around the sizes of register tiles, shapes with several blocks in every dimension, and products with vectors.
 pub(crate) const SHAPES: [(usize, usize, usize); 23] = [
     (1, 1, 1),
     (2, 2, 1),
@@ -225,7 +225,7 @@ fn all_instruction_sets_and_layouts_match_the_documented_order() {
     }
 }
 
-/// A product −0 is added to the zeros of the other partial sums.
+/// The result is not −0, because the zeros of the other partial sums are added to the product −0.
 #[test]
 fn a_single_negative_zero_gives_zero() {
     let (a, b) = ([-0.0; 70], [1.0]);

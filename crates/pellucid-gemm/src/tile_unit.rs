@@ -223,16 +223,17 @@ mod tests {
 
     static EMULATED: Kernels<BF16Pair> = Kernels::<BF16Pair>::EMULATED_AMX;
 
-    /// Returns the emulated kernels, if this processor has their vectors, and those of AMX, if it has AMX.
+    /// Returns the emulated kernels if this processor has AVX512-BF16, and the kernels of AMX if this process can use
+    /// it.
     fn tile_kernels() -> Vec<&'static Kernels<BF16Pair>> {
         let mut kernels = Vec::new();
         match Isa::best().has_bf16_products() {
             true => kernels.push(&EMULATED),
-            false => eprintln!("not measured: no AVX512-BF16"),
+            false => eprintln!("not tested: the processor has no AVX512-BF16"),
         }
         match Isa::has_amx() {
             true => kernels.push(Kernels::for_isa(Isa::Amx)),
-            false => eprintln!("not measured: no AMX"),
+            false => eprintln!("not tested: the process cannot use AMX"),
         }
         kernels
     }
@@ -461,7 +462,7 @@ mod tests {
         }
     }
 
-    /// The choice depends only on the shape, the processor and the caller's instruction set.
+    /// The choice of the instruction set depends only on the shape, the processor and the caller's instruction set.
     #[test]
     fn large_products_of_pairs_use_tile_registers() {
         let widest = if Isa::has_amx() { Isa::Amx } else { Isa::best() };

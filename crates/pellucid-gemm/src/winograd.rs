@@ -1,8 +1,8 @@
 //! The linear transforms of small tiles before and after the products of a Winograd convolution.
 //!
 //! A tile is a small square of pixels, each stored as a contiguous vector of channels. A transform therefore consists
-//! of sums and differences of full vectors, independent of the width and the padding of the image. The transform of a
-//! square is a one-dimensional transform of its rows, and then of its columns.
+//! of sums and differences of full vectors, and of multiplications of them by ½, independent of the width and the
+//! padding of the image. The transform of a square is a one-dimensional transform of its rows, and then of its columns.
 //!
 //! The convolution itself, with the derivation of the matrices, is in `families::conv::winograd` of the crate
 //! `pellucid-cpu`.
@@ -15,8 +15,8 @@ const SIDE: usize = 4;
 
 /// A transform of square tiles: the same matrix applied to the rows and then to the columns.
 ///
-/// In the formulas, d is the input, g the window, m the products, and A, B and G are the matrices of the algorithm
-/// F(m, r), which computes m outputs of a window of r taps.
+/// In the formulas, d is the input, g the window and m the products. A, B and G are the matrices of the algorithm F(n,
+/// r), which computes n outputs of a window of r taps.
 #[derive(Clone, Copy, Debug)]
 pub enum WinogradTransform {
     /// Transforms a 4 × 4 patch of the input, from which one tile of outputs is computed: Bᵀ·d·B, 4 × 4.

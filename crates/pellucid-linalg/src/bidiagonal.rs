@@ -7,7 +7,7 @@ use crate::scalar::{dot, largest, scale_to_one, subtract_scaled, update_row};
 use pellucid_gemm::{MatMut, MatRef, TILE};
 use pellucid_simd::{AutoVectorized, run_vectorized};
 
-/// `scale`·A = U·B·Vᵀ with upper bidiagonal B, for A with at least as many rows as columns.
+/// The factorization `scale`·A = U·B·Vᵀ with upper bidiagonal B. A has at least as many rows as columns.
 pub(crate) struct Bidiagonal<T> {
     pub(crate) scale: T,
     pub(crate) diagonal: Vec<T>,
@@ -19,13 +19,14 @@ pub(crate) struct Bidiagonal<T> {
     pub(crate) right: HouseholderReflections<T>,
 }
 
-/// Reduces a matrix, multiplied by a power of two, to bidiagonal form.
+/// Multiplies a matrix by a power of two, and reduces it to bidiagonal form.
 pub(crate) fn bidiagonalize<T: MatrixElement>(a: MatRef<'_, T>) -> Bidiagonal<T> {
     let (m, n) = (a.rows(), a.columns());
-    // The rows are padded with zeros to complete vectors.
+    // The rows are padded with zeros to a multiple of the vector length.
     let mut work = Matrix::zeros(m, n.next_multiple_of(TILE));
     work.view_mut().block(0..m, 0..n).copy_from(a);
-    // The largest element is scaled to [1, 2), so that no square overflows or underflows; a power of two is exact.
+    // The largest element is scaled to [1, 2), so that its square neither overflows nor underflows. Scaling by a power
+    // of two is exact, unless an element underflows.
     let scale = scale_to_one(largest(work.data()));
     work.update(|x| x * scale);
     let reflections = |count: usize, len: usize, offset: usize| HouseholderReflections {
@@ -54,9 +55,9 @@ struct Bidiagonalize<'a, T> {
 impl<T: MatrixElement> AutoVectorized for Bidiagonalize<'_, T> {
     type Output = ();
 
-    /// Reduces the matrix. Step k maps column k by a reflection I − τ·u·uᵀ from the left, and then row k by I − τ·v·vᵀ
-    /// from the right. This changes the remaining matrix to A − u·zᵀ − y·vᵀ. The next step computes this update
-    /// together with its own product uᵀ·A, so that it writes the matrix once.
+    /// Reduces the matrix. Step k eliminates column k below the diagonal by a reflection I − τ·u·uᵀ from the left, and
+    /// then row k by a reflection I − τ·v·vᵀ from the right. This changes the remaining matrix to A − u·zᵀ − y·vᵀ. The
+    /// next step applies this update and computes its own product uᵀ·A in one pass over the matrix.
     #[inline(always)]
     fn run(self) {
         let Bidiagonalize { mut work, n, to } = self;
@@ -82,7 +83,7 @@ impl<T: MatrixElement> AutoVectorized for Bidiagonalize<'_, T> {
                 update_row(&mut work.row_mut(i)[start..], [u[i], y[i], next_u[i]], vectors, &mut next_z[start..]);
             }
             next_z.iter_mut().for_each(|z| *z = tau * *z);
-            // Row k of A − u·zᵀ, whose elements up to the diagonal are finished.
+            // Row k of A − u·zᵀ. Its elements up to the diagonal are already final.
             v[start..].copy_from_slice(&work.row(k)[start..]);
             subtract_scaled(&mut v[start..], T::one(), &next_z[start..]);
             v[..=k].fill(T::zero());

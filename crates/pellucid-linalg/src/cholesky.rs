@@ -6,13 +6,14 @@ use crate::triangular::solve_lower;
 use pellucid_gemm::{MatMut, MatRef, TILE, Tile};
 use pellucid_simd::{AutoVectorized, run_vectorized};
 
-/// The largest side of a diagonal block that is updated by one product, which also computes its upper triangle.
+/// The largest side of a diagonal block that is updated by one matrix product, although this also computes the upper
+/// triangle.
 const FULL_UPDATE: usize = 64;
 
 /// Replaces a symmetric matrix by L with A = L·Lᵀ and returns 0. Only the lower triangle is read.
 ///
-/// If A is not positive definite, L is NaN, and the result is the order of the first leading minor that is not
-/// positive.
+/// If A is not positive definite, all elements become NaN, and the result is the order of the first leading minor that
+/// is not positive. If an element that is read is NaN or infinite, all elements become NaN, and the result is 0.
 pub fn cholesky<T: MatrixElement>(mut a: MatMut<'_, T>) -> usize {
     if !is_finite_below(a.as_ref()) {
         a.fill(T::NAN);
@@ -49,8 +50,8 @@ pub(crate) fn zero_above<T: MatrixElement>(a: &mut MatMut<'_, T>) {
     (0..a.rows()).for_each(|i| a.as_mut().block(i..i + 1, i + 1..n).fill(T::zero()));
 }
 
-/// Replaces the lower triangle by L and returns 0, or returns the order of the first minor that is not positive. Writes
-/// some of the elements above the diagonal.
+/// Replaces the lower triangle by L and returns 0, or returns the order of the first leading minor that is not
+/// positive. Overwrites some of the elements above the diagonal.
 fn factor<T: MatrixElement>(mut a: MatMut<'_, T>) -> usize {
     let n = a.rows();
     if n <= TILE {
@@ -75,7 +76,7 @@ fn factor<T: MatrixElement>(mut a: MatMut<'_, T>) -> usize {
     }
 }
 
-/// Subtracts A·Aᵀ from the lower triangle of C. Writes some of the elements above the diagonal.
+/// Subtracts A·Aᵀ from the lower triangle of C. Overwrites some of the elements above the diagonal.
 fn subtract_square<T: MatrixElement>(mut c: MatMut<'_, T>, a: MatRef<'_, T>) {
     let n = c.rows();
     if n <= FULL_UPDATE {

@@ -11,8 +11,8 @@ use pellucid_simd::{AutoVectorized, run_vectorized};
 /// The kind of Lᵀ.
 const TRANSPOSED_L: TriangleKind = TriangleKind { is_upper: true, has_unit_diagonal: true };
 
-/// Writes the cofactor matrix C of a square matrix A, which is the derivative of det A, from the result of
-/// [`lu`](crate::lu()).
+/// Writes the cofactor matrix C of a square matrix A, which is the derivative of det A with respect to A, from the
+/// result of [`lu`](crate::lu()).
 ///
 /// C = det(P)·Pᵀ·L⁻ᵀ·adj(U)ᵀ. The adjugate of U is computed without division, so C is accurate for singular matrices
 /// too (Stewart 1998). If an element of U is NaN or infinite, C is NaN.
@@ -45,7 +45,7 @@ fn sign<T: MatrixElement>(pivots: &[usize]) -> T {
     if exchanges % 2 == 1 { -T::one() } else { T::one() }
 }
 
-/// Writes adj(M)·`scale` for lower triangular M, and returns det(M)·`scale`. The upper triangle is not read.
+/// Writes adj(M)·`scale` for lower triangular M, and returns det(M)·`scale`. Elements above the diagonal are not read.
 ///
 /// For the blocks [M₁, 0; B, M₂], the adjugate is [det(M₂)·adj(M₁), 0; −adj(M₂)·B·adj(M₁), det(M₁)·adj(M₂)].
 fn adjugate<T: MatrixElement>(m: MatRef<'_, T>, scale: T, mut to: MatMut<'_, T>) -> T {
@@ -92,11 +92,11 @@ fn with_adjugates<T: MatrixElement, R, const W: usize>(
 
 /// The computation of the transposed adjugates of upper triangles of n rows, multiplied by `scales`.
 ///
-/// The adjugate of the first k + 1 rows and columns follows from the adjugate of the first k.
+/// The adjugate of the leading (k + 1) × (k + 1) block is computed from the adjugate of the leading k × k block.
 struct GroupAdjugate<'a, T, const W: usize> {
     n: usize,
     upper: &'a [[T; W]],
-    /// Receives the adjugates. All elements are zero.
+    /// Receives the adjugates. All elements are initially zero.
     to: &'a mut [[T; W]],
     scales: [T; W],
 }
@@ -163,7 +163,7 @@ mod tests {
             let adjugate = Matrix::from_fn(n, n, |i, j| c.row(j)[i] * unit);
             let (mut got, det) = (product(&a, &adjugate), det(&a) * unit);
             let mut expected = Matrix::from_fn(n, n, |i, j| if i == j { det } else { T::zero() });
-            // The largest element may be small, so the errors are compared with 1.
+            // The largest element may be small. Adding 1 to both matrices makes the errors relative to about 1.
             [&mut got, &mut expected].into_iter().for_each(|matrix| matrix.update(|x| x + T::one()));
             close(&got, &expected, 8.0);
         }
@@ -178,7 +178,7 @@ mod tests {
     fn check_singular<T: MatrixElement>() {
         for n in [2, 3, 8, 16, 17, 40] {
             let one_if = |condition: bool| if condition { T::one() } else { T::zero() };
-            // A nilpotent Jordan block has no nonzero pivot on its diagonal; only the corner has a cofactor.
+            // The diagonal of a nilpotent Jordan block is zero, and only one corner of its cofactor matrix is not.
             let jordan = Matrix::from_fn(n, n, |i, j| one_if(j == i + 1));
             let sign = if n % 2 == 0 { -T::one() } else { T::one() };
             let corner = Matrix::from_fn(n, n, |i, j| one_if((i, j) == (n - 1, 0)) * sign);

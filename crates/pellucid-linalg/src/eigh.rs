@@ -13,18 +13,19 @@ use std::cmp::Ordering;
 /// The maximum number of QR sweeps per row.
 const MAX_SWEEPS: usize = 30;
 
-/// Writes the eigenvalues of a symmetric matrix, ascending, and the eigenvectors as columns of `vectors`, if any.
+/// Writes the eigenvalues of a symmetric matrix, in ascending order, and the eigenvectors as columns of `vectors` if it
+/// is not `None`.
 ///
-/// Only the lower triangle is read. If an element of it is NaN or infinite, all results are NaN.
+/// Only the lower triangle is read. If one of its elements is NaN or infinite, all results are NaN.
 ///
 /// The matrix is reduced to tridiagonal form by reflections, and diagonalized by the implicit QR algorithm (Golub &
 /// Van Loan, Matrix Computations, 8.3).
 ///
 /// # Errors
-/// [`NotConverged`] after 30·n sweeps; all results are NaN. A typical matrix needs fewer than 2·n.
+/// [`NotConverged`] after 30·n sweeps; all results are NaN. A typical matrix needs fewer than 2·n sweeps.
 ///
 /// # Panics
-/// Panics unless `values` has n elements and `vectors` n rows and columns.
+/// Panics unless `values` has n elements, and `vectors`, if any, has n rows and columns.
 pub fn eigh<T: MatrixElement>(
     a: MatRef<'_, T>,
     values: &mut [T],
@@ -38,13 +39,14 @@ pub fn eigh<T: MatrixElement>(
     if !is_finite_below(a) {
         return Ok(());
     }
-    // The rows are padded with zeros to complete vectors.
+    // The rows are padded with zeros to a multiple of the vector length.
     let mut work = Matrix::zeros(n, n.next_multiple_of(TILE));
     for i in 0..n {
         (0..=i).for_each(|j| work.row_mut(i)[j] = a.at(i, j));
         (i + 1..n).for_each(|j| work.row_mut(i)[j] = a.at(j, i));
     }
-    // The largest element is scaled to [1, 2), so that no square overflows or underflows; a power of two is exact.
+    // The largest element is scaled to [1, 2), so that its square neither overflows nor underflows. Scaling by a power
+    // of two is exact, unless an element underflows.
     let scale = scale_to_one(largest(work.data()));
     work.update(|x| x * scale);
     let (mut diagonal, mut off_diagonal) = (vec![T::zero(); n], vec![T::zero(); n]);
@@ -79,8 +81,8 @@ impl<T: MatrixElement> AutoVectorized for Tridiagonalize<'_, T> {
     type Output = ();
 
     /// Reduces the matrix. Step k maps column k to a multiple of a unit vector by the reflection I − τ·u·uᵀ, which
-    /// changes the remaining matrix to A − u·wᵀ − w·uᵀ. The next step computes this update together with its own
-    /// product of A and a vector, so that it reads and writes the matrix once.
+    /// changes the remaining matrix to A − u·wᵀ − w·uᵀ. The next step applies this update and computes its own product
+    /// of A and u in one pass over the matrix.
     #[inline(always)]
     fn run(self) {
         let Tridiagonalize { mut work, diagonal, off_diagonal, to } = self;
@@ -125,8 +127,8 @@ fn diagonalize<T: MatrixElement>(
     vectors: &mut RotatedVectors<T>,
     mut sweeps: usize,
 ) -> Result<(), NotConverged> {
-    // The largest element of the matrix is about 1, so the square root of the smallest number is negligible. Squares of
-    // smaller elements underflow.
+    // The largest element of the matrix is about 1, so elements below the square root of the smallest normal number,
+    // whose squares underflow, are negligible.
     let (half_epsilon, least) = (T::EPSILON * T::from_f64(0.5), T::MIN_POSITIVE.sqrt());
     let mut high = d.len().max(1) - 1;
     while high > 0 {
@@ -138,7 +140,7 @@ fn diagonalize<T: MatrixElement>(
         }
         let low = (0..high - 1).rev().find(|&k| is_small(k, e, d)).map_or(0, |k| k + 1);
         sweeps = sweeps.checked_sub(1).ok_or(NotConverged)?;
-        // The eigenvalue of the last 2×2 block that is closer to its last element.
+        // Wilkinson's shift: the eigenvalue of the last 2×2 block that is closer to the last diagonal element.
         let half_gap = (d[high - 1] - d[high]) * T::from_f64(0.5);
         let (_, _, root) = plane_rotation(half_gap, e[high - 1]);
         let shift = d[high] - e[high - 1] * (e[high - 1] / (half_gap + root.abs().copysign(half_gap)));
@@ -180,7 +182,7 @@ mod tests {
         close(&product(&vw, &transpose(&v)), a, factor * (n as f64).sqrt().max(1.0));
         let mut alone = vec![T::zero(); n];
         eigh(lower.view(), &mut alone, None).unwrap();
-        assert!(alone == w, "the eigenvalues must not depend on the vectors");
+        assert!(alone == w, "the eigenvalues must be the same without vectors");
     }
 
     fn check<T: MatrixElement>() {
@@ -189,7 +191,7 @@ mod tests {
             let a = Matrix::from_fn(n, n, |i, j| x.row(i)[j] + x.row(j)[i]);
             check_factors(&a, 4.0);
             let number = |x: usize| T::from_f64(x as f64);
-            // Multiple eigenvalues, a diagonal matrix, and rank 1.
+            // Multiple eigenvalues, a diagonal matrix, and a matrix of rank 1.
             check_factors(&Matrix::from_fn(n, n, |i, j| if i == j { number(2 + i / 9) } else { T::one() }), 4.0);
             check_factors(&Matrix::from_fn(n, n, |i, j| if i == j { number(i * 7 % 5) } else { T::zero() }), 4.0);
             check_factors(&Matrix::from_fn(n, n, |i, j| x.row(0)[i] * x.row(0)[j]), 4.0);

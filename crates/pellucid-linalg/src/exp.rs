@@ -49,7 +49,8 @@ const DEGREE_13: [f64; 14] = [
     1.0,
 ];
 
-/// Replaces A by Σ Aᵏ/k!: a Padé approximant of A/2ˢ, squared s times (Higham 2005).
+/// Replaces A by its exponential Σ Aᵏ/k!, computed as a Padé approximant for A/2ˢ that is squared s times (Higham
+/// 2005). If an element is NaN or infinite, all elements become NaN.
 pub fn exp<T: MatrixElement>(mut a: MatMut<'_, T>) {
     let n = a.rows();
     if !a.as_ref().is_finite() {
@@ -59,7 +60,7 @@ pub fn exp<T: MatrixElement>(mut a: MatMut<'_, T>) {
     let approximants: &[Pade] = if T::EPSILON.to_f64() > 1e-10 { &SINGLE } else { &DOUBLE };
     let last = &approximants[approximants.len() - 1];
     let approximant = approximants.iter().find(|pade| norm <= pade.max_norm).unwrap_or(last);
-    // The norm may overflow. 2⁻¹⁰²³ is the smallest power of two whose inverse is finite.
+    // If the norm overflows, A is scaled by 2⁻¹⁰²³, the smallest power of two whose inverse is finite.
     let squarings = (0..1023).find(|&s| norm * 2f64.powi(-s) <= last.max_norm).unwrap_or(1023);
     let mut scaled = Matrix::copy_of(a.as_ref());
     let scale = T::from_f64(2f64.powi(-squarings));
@@ -73,7 +74,7 @@ pub fn exp<T: MatrixElement>(mut a: MatMut<'_, T>) {
     a.copy_from(x.view());
 }
 
-/// Returns the largest sum of magnitudes of a column.
+/// Returns the 1-norm: the largest sum of the magnitudes in a column.
 fn one_norm<T: MatrixElement>(a: MatRef<'_, T>) -> f64 {
     let mut sums = vec![0.0; a.columns()];
     for i in 0..a.rows() {
@@ -86,7 +87,7 @@ fn one_norm<T: MatrixElement>(a: MatRef<'_, T>) -> f64 {
 fn pade<T: MatrixElement>(a: &Matrix<T>, coefficients: &[f64]) -> Matrix<T> {
     let n = a.rows();
     let degree = coefficients.len() - 1;
-    // The powers A², A⁴, .. of both parts. Degree 13 uses A⁶ times a sum of lower powers instead of higher powers.
+    // The powers A², A⁴, .. of both parts. Degree 13 computes the higher powers as A⁶ times a sum of A², A⁴ and A⁶.
     let mut powers = vec![Matrix::product(a, a)];
     while powers.len() < if degree == 13 { 3 } else { degree / 2 } {
         let next = Matrix::product(&powers[powers.len() - 1], &powers[0]);
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
     use crate::testing::{close, for_both_dtypes, numbers};
 
-    /// Returns the exponential of A in `f64`, by a Taylor series: sums Σ (A/2¹⁰)ᵏ/k! and squares the sum ten times.
+    /// Returns the exponential of A, computed in `f64`: the Taylor series Σ (A/2¹⁰)ᵏ/k!, squared ten times.
     fn series<T: MatrixElement>(a: &Matrix<T>) -> Matrix<T> {
         let n = a.rows();
         let small = Matrix::from_fn(n, n, |i, j| a.row(i)[j].to_f64() / 1024.0);
@@ -153,7 +154,7 @@ mod tests {
             a.update(|x| x * T::from_f64(size));
             let mut x = a.clone();
             exp(x.view_mut());
-            // The reference itself has an error of about 2¹⁰ rounding units of `f64`.
+            // The reference has an error of about 2¹⁰ rounding units of `f64`.
             let reference = 1024.0 * f64::EPSILON / T::EPSILON.to_f64();
             close(&x, &series(&a), 16.0 + reference);
         }

@@ -12,13 +12,14 @@ pub fn fits_group(rows: usize, columns: usize) -> bool {
     rows <= TILE && columns <= TILE
 }
 
-/// At most `W` matrices of equal shape in interleaved order: the elements (i, j) of all matrices are adjacent.
+/// At most `W` matrices of equal shape in interleaved order: for each (i, j), the elements (i, j) of all matrices are
+/// adjacent.
 ///
-/// A loop over adjacent elements performs one operation of an algorithm for all matrices. Each matrix undergoes the
-/// same operations in the same order as if it were alone, so its bits do not depend on the group.
+/// A loop over adjacent elements performs one operation of an algorithm for all matrices. The operations on a matrix
+/// and their order are the same as for a single matrix, so its bits do not depend on the group.
 ///
-/// All loops index the elements. Without bounds checks, LLVM would vectorize a loop over the elements by gathers
-/// instead of the loop over adjacent elements.
+/// All outer loops access the elements by index. Without the bounds checks of these accesses, LLVM would vectorize an
+/// outer loop by gathers, instead of the inner loop over adjacent elements.
 pub(crate) struct MatrixGroup<'a, T, const W: usize> {
     pub(crate) rows: usize,
     pub(crate) columns: usize,
@@ -41,7 +42,7 @@ impl<T: MatrixElement, const W: usize> MatrixGroup<'_, T, W> {
         })
     }
 
-    /// Copies matrices to this group, which contains zeros. Row i of copy `lane` is row `source(lane, i)` of the
+    /// Copies matrices to this group, whose elements must be zero. Row i of copy `lane` is row `source(lane, i)` of the
     /// original. The unused lanes receive identity matrices.
     pub(crate) fn load(&mut self, from: &[MatRef<'_, T>], source: impl Fn(usize, usize) -> usize) {
         for (i, row) in self.elements.chunks_exact_mut(self.columns.max(1)).enumerate() {
@@ -54,7 +55,7 @@ impl<T: MatrixElement, const W: usize> MatrixGroup<'_, T, W> {
         }
     }
 
-    /// Copies the matrices to `to`. Matrix `lane` is replaced by NaN if `is_nan(lane)`.
+    /// Copies the matrices to `to`. If `is_nan(lane)`, the target of matrix `lane` is filled with NaN instead.
     pub(crate) fn store(&self, to: &mut [MatMut<'_, T>], is_nan: impl Fn(usize) -> bool) {
         for (lane, to) in to.iter_mut().enumerate() {
             match is_nan(lane) {
@@ -64,7 +65,7 @@ impl<T: MatrixElement, const W: usize> MatrixGroup<'_, T, W> {
         }
     }
 
-    /// Returns for every matrix 0 if the elements (i, j) with `is_read(i, j)` are finite, and NaN otherwise.
+    /// Returns for every matrix 0 if all its elements (i, j) with `is_read(i, j)` are finite, and NaN otherwise.
     #[inline(always)]
     pub(crate) fn zero_if_finite(&self, is_read: impl Fn(usize, usize) -> bool) -> [T; W] {
         let mut sums = [T::zero(); W];
@@ -87,7 +88,7 @@ mod tests {
     use crate::testing::{for_both_dtypes, numbers, product, transpose};
     use crate::*;
 
-    /// Returns matrix `lane` of a group: a random matrix, or one that reaches the special cases of the algorithms.
+    /// Returns matrix `lane` of a group: a random matrix, or a matrix that is a special case for the algorithms.
     fn matrix<T: MatrixElement>(rows: usize, columns: usize, lane: usize) -> Matrix<T> {
         let random = numbers::<T>(rows, columns, 31 + lane as u64);
         let signs = |i: usize, j: usize| [1.0, -1.0, 0.0, -0.0][(7 * i + 5 * j + lane) % 4];
@@ -95,19 +96,19 @@ mod tests {
             1 => T::zero(),
             // Equal magnitudes, and zeros of both signs.
             2 | 3 => T::from_f64(signs(i, j)),
-            // A column of zeros, and rank 1.
+            // A column of zeros (4), and a matrix of rank 1 (5).
             4 if j == columns / 2 => T::zero(),
             5 => random.row(i)[0] * random.row(0)[j],
             6 if (i, j) == (rows - 1, columns / 3) => T::NAN,
             7 if (i, j) == (rows / 2, 0) => T::one() / T::zero(),
-            // The elimination overflows, or underflows.
+            // The elimination overflows (8) or underflows (9).
             8 => random.row(i)[j] / T::MIN_POSITIVE,
             9 => random.row(i)[j] * T::MIN_POSITIVE,
             _ => random.row(i)[j],
         })
     }
 
-    /// Matrices, every second of which is stored in column-major order.
+    /// Matrices. Those with an odd index are stored in column-major order.
     struct Stored<T>(Vec<Matrix<T>>);
 
     impl<T: MatrixElement> Stored<T> {

@@ -7,20 +7,22 @@ use pellucid_gemm::{MatMut, MatRef};
 use pellucid_runtime::scratch;
 use pellucid_simd::{AutoVectorized, run_vectorized};
 
-/// A pivot: the exchanged row and column, and the size of the block of D.
+/// A pivot: the index of the exchanged row and column, and the size of the block of D.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pivot {
-    /// A 1×1 block at row k. The value is the row, at least k, with which row k was exchanged.
+    /// A 1×1 block at row k. The value is the row with which row k was exchanged, at least k.
     One(usize),
-    /// A row of a 2×2 block. The value is the row with which the second row of this block was exchanged.
+    /// A 2×2 block; both of its rows have this entry. The value is the row with which the second row of the block was
+    /// exchanged.
     Two(usize),
 }
 
 /// Replaces a symmetric matrix by L and D. Returns the pivots, and the 1-based position of the first zero block of D,
 /// or 0.
 ///
-/// Only the lower triangle is read; the upper one is set to zero. L is stored below the blocks of D; its diagonal
-/// blocks are identities. The pivoting is the partial pivoting of Bunch and Kaufman (1977), as in LAPACK's `sytf2`.
+/// Only the lower triangle is read. The elements above the diagonal are set to zero. L is stored below the blocks of D;
+/// the diagonal blocks of L are identities. If an element that is read is NaN or infinite, all elements become NaN. The
+/// pivoting is the partial pivoting of Bunch and Kaufman (1977), as in LAPACK's `sytf2`.
 pub fn ldl<T: MatrixElement>(mut a: MatMut<'_, T>) -> (Vec<Pivot>, usize) {
     let n = a.rows();
     if !is_finite_below(a.as_ref()) {
@@ -49,12 +51,12 @@ pub fn ldl<T: MatrixElement>(mut a: MatMut<'_, T>) -> (Vec<Pivot>, usize) {
     (pivots, first_zero)
 }
 
-/// Returns the candidate with the larger value. A candidate is an index and the value of the element there.
+/// Returns the candidate with the larger value. A candidate is the index and the magnitude of an element.
 fn larger_candidate<T: MatrixElement>(best: (usize, T), (i, x): (usize, T)) -> (usize, T) {
     if x > best.1 { (i, x) } else { best }
 }
 
-/// Chooses the pivot that eliminates column k; `None` if the column is zero.
+/// Chooses the pivot that eliminates column k. Returns `None` if the column is zero.
 fn choose_pivot<T: MatrixElement>(a: MatRef<'_, T>, k: usize) -> Option<Pivot> {
     let n = a.rows();
     // This threshold minimizes the bound on element growth: the bound is equal for one 2×2 pivot and two 1×1 pivots.
@@ -137,7 +139,8 @@ impl<T: MatrixElement> AutoVectorized for EliminateTwo<'_, T> {
         // The 2×2 pivot is divided by its off-diagonal element, so that its determinant does not overflow.
         let off_diagonal = a.at(k + 1, k);
         let (pivot_1, pivot_2) = (a.at(k, k) / off_diagonal, a.at(k + 1, k + 1) / off_diagonal);
-        // The inverse of a tiny element overflows, so columns k and k + 1 are scaled too, by a power of two.
+        // The inverse of a tiny element would overflow. Therefore the element and columns k and k + 1 are scaled by a
+        // power of two.
         let unit = scale_to_one(off_diagonal.abs());
         let scale = T::one() / (pivot_1 * pivot_2 - T::one()) / (unit * off_diagonal);
         scratch::with_filled(2 * n, T::zero(), |factors| {
@@ -244,7 +247,7 @@ mod tests {
             };
             let start = end - size;
             let d = |i: usize, j: usize| packed.row(i.max(j))[i.min(j)].to_f64();
-            // The block column of L, with the identity in the rows of the pivot.
+            // Element (i, start + c) of L. In the rows of the pivot, L is the identity.
             let l = |i: usize, c: usize| if i >= end { d(i, start + c) } else { f64::from(u8::from(i == start + c)) };
             for (i, j) in (start..n).flat_map(|i| (start..n).map(move |j| (i, j))) {
                 for (p, q) in (0..size).flat_map(|p| (0..size).map(move |q| (p, q))) {

@@ -3,9 +3,9 @@
 //!
 //! All arithmetic is in the dtype of the matrix. Blocked algorithms compute most of the work as matrix products of
 //! `pellucid-gemm`. The rest is safe code that the compiler vectorizes for each instruction set
-//! ([`run_vectorized`](pellucid_simd::run_vectorized)). Neither changes the order of an operation, so results are
-//! bit-identical on all instruction sets and for all numbers of threads. If a factorization reads an element that is
-//! NaN or infinite, all its factors are NaN.
+//! ([`run_vectorized`](pellucid_simd::run_vectorized)). Neither the products nor the compiler changes the order of
+//! operations, so results are bit-identical on all instruction sets and for all numbers of threads. If a factorization
+//! reads an element that is NaN or infinite, all its factors are NaN.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -58,6 +58,6 @@ pub use scalar::MatrixElement;
 pub use svd::{SingularBases, svd};
 pub use triangular::{TriangleKind, solve_triangular, solve_triangular_group};
 
-/// The error of an iteration that has reached its limit of QR sweeps. All results are NaN.
+/// The error of an iteration that has not converged within its limit of QR sweeps. All results are NaN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotConverged;

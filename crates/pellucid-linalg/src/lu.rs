@@ -1,4 +1,4 @@
-//! The LU factorization P·A = L·U with partial pivoting, and solving with it.
+//! The LU factorization P·A = L·U with partial pivoting, and the solution of linear systems with it.
 
 use crate::group::{GROUP, MatrixGroup, fits_group};
 use crate::panel::with_columns;
@@ -7,8 +7,8 @@ use crate::{MatrixElement, TriangleKind};
 use pellucid_gemm::{MatMut, MatRef, TILE};
 use pellucid_simd::{AutoVectorized, run_vectorized};
 
-/// Replaces a matrix by L (below the diagonal; its diagonal is 1) and U, and writes the pivots: row i was exchanged
-/// with row pivotᵢ ≥ i, in order.
+/// Replaces a matrix by U, on and above the diagonal, and by L, whose diagonal is 1, below it. Writes the pivots: row i
+/// was exchanged with row pivotᵢ ≥ i, in ascending order of i.
 ///
 /// A column without a nonzero pivot is skipped, as in LAPACK: U then has a zero on its diagonal. If an element is NaN
 /// or infinite, all elements become NaN, and the pivots describe the identity: pivotᵢ = i.
@@ -93,7 +93,7 @@ impl<T: MatrixElement> AutoVectorized for PanelLu<'_, T> {
             if diagonal == T::zero() {
                 continue;
             }
-            // The multipliers of the rows up to k are zero, so that the loops below run over complete vectors.
+            // The multipliers of the rows up to k are zero, so that the loops below can process complete columns.
             for (i, (x, multiplier)) in column.iter_mut().zip(multipliers.iter_mut()).enumerate() {
                 let quotient = *x / diagonal;
                 *multiplier = if i > k { quotient } else { T::zero() };
@@ -113,8 +113,8 @@ impl<T: MatrixElement> AutoVectorized for PanelLu<'_, T> {
     }
 }
 
-/// Returns the first position, from k < 16 to m − 1, of the element with the largest magnitude; k if all elements are
-/// NaN after an overflow. The elements from position m on are zero.
+/// Returns the position of the first element with the largest magnitude, from position k < 16 to m − 1. Returns k if
+/// all these elements are NaN after an overflow. The elements from position m on must be zero.
 #[inline(always)]
 fn largest_position<T: MatrixElement>(column: &[T], k: usize, m: usize) -> usize {
     let mut most = [T::zero(); TILE];
@@ -135,7 +135,7 @@ pub fn lu_group<T: MatrixElement>(a: &[MatRef<'_, T>], to: &mut [MatMut<'_, T>],
     MatrixGroup::with_copies(a, |group| factor_group(group, to, |pivot| pivots.push(pivot)));
 }
 
-/// Factors a group, stores the factors in `to`, and calls `add_pivots` with the pivots of every step.
+/// Factors a group, stores the factors in `to`, and calls `add_pivots` for every step with the pivots of all matrices.
 fn factor_group<T: MatrixElement, const W: usize>(
     mut group: MatrixGroup<'_, T, W>,
     to: &mut [MatMut<'_, T>],
@@ -149,10 +149,9 @@ fn factor_group<T: MatrixElement, const W: usize>(
     }
 }
 
-/// The LU factorization of a group. The output is, for each matrix, 0 if it is finite and NaN otherwise, and the
-/// pivots.
+/// The LU factorization of a group. The output for each matrix is 0 if it is finite and NaN otherwise, and its pivots.
 ///
-/// Rows are counted in the type of the elements, so that comparisons select lanes of the same width.
+/// Row indices have the type of the elements, so that the results of comparisons select lanes of the same width.
 struct GroupLu<'a, 'b, T, const W: usize> {
     group: &'a mut MatrixGroup<'b, T, W>,
 }
@@ -192,8 +191,8 @@ impl<T: MatrixElement, const W: usize> AutoVectorized for GroupLu<'_, '_, T, W> 
     }
 }
 
-/// Returns the first row, from k, of the element with the largest magnitude in column k of m × n matrices; k if all
-/// elements are NaN.
+/// Returns for every m × n matrix the row of the first element with the largest magnitude in column k, from row k on.
+/// Returns k if all these elements are NaN.
 #[inline(always)]
 fn largest_rows<T: MatrixElement, const W: usize>(a: &[[T; W]], (m, n): (usize, usize), k: usize) -> [T; W] {
     let (mut most, mut rows) = ([-T::one(); W], [T::from_f64(k as f64); W]);
@@ -208,8 +207,8 @@ fn largest_rows<T: MatrixElement, const W: usize>(a: &[[T; W]], (m, n): (usize, 
     rows
 }
 
-/// Exchanges row k of every m × n matrix with row `rows[lane]`, which is k or a later row. A group of several matrices
-/// uses lane selections.
+/// Exchanges row k of every m × n matrix with row `rows[lane]`, which is k or a later row. In a group of several
+/// matrices, comparisons select the lanes that are exchanged.
 #[inline(always)]
 fn exchange_rows<T: MatrixElement, const W: usize>(a: &mut [[T; W]], (m, n): (usize, usize), k: usize, rows: &[T; W]) {
     if W == 1 {
@@ -233,7 +232,7 @@ fn exchange_rows<T: MatrixElement, const W: usize>(a: &mut [[T; W]], (m, n): (us
     }
 }
 
-/// Replaces B by X with A·X = B (`is_transposed`: Aᵀ·X = B), from the result of [`lu`] for a square matrix A.
+/// Replaces B by X with A·X = B or, if `is_transposed`, Aᵀ·X = B, from the result of [`lu`] for a square matrix A.
 ///
 /// If U has a zero on its diagonal, all elements of X are NaN.
 pub fn solve_lu<T: MatrixElement>(packed: MatRef<'_, T>, pivots: &[usize], mut b: MatMut<'_, T>, is_transposed: bool) {
@@ -279,7 +278,8 @@ pub fn solve_lu_group<T: MatrixElement>(
     }
 }
 
-/// Returns the triangles of the factors of A, or of Aᵀ, in the order in which they are solved.
+/// Returns the kinds of the triangular factors of A or, if `is_transposed`, of Aᵀ, in the order in which they are
+/// solved.
 fn triangles(is_transposed: bool) -> [TriangleKind; 2] {
     [false, true].map(|is_upper| TriangleKind { is_upper, has_unit_diagonal: is_upper == is_transposed })
 }
@@ -289,7 +289,7 @@ pub(crate) fn restore_rows<T: MatrixElement>(pivots: &[usize], mut a: MatMut<'_,
     pivots.iter().enumerate().rev().for_each(|(i, &pivot)| a.swap_rows(i, pivot));
 }
 
-/// Converts pivots to the order of `rows` rows: row i of the result is row `order[i]` of the original.
+/// Converts pivots to a permutation of `rows` rows: after all exchanges, row i is the original row `order[i]`.
 pub fn row_order(pivots: impl IntoIterator<Item = usize>, rows: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..rows).collect();
     pivots.into_iter().enumerate().for_each(|(i, pivot)| order.swap(i, pivot));
@@ -344,7 +344,7 @@ mod tests {
             check_factors(&Matrix::from_fn(n, n, |_, j| T::from_f64(f64::from(u8::from(j != 1)))), 1.0);
             check_factors(&product(&numbers::<T>(n, 1, 3), &numbers(1, n, 4)), 1.0);
         }
-        // Wilkinson's matrix: the elements of U grow to 2ⁿ⁻¹, without rounding.
+        // Wilkinson's matrix: the elements of U grow to 2ⁿ⁻¹, without rounding errors.
         check_factors(
             &Matrix::<T>::from_fn(23, 23, |i, j| {
                 T::from_f64(if i == j || j == 22 {

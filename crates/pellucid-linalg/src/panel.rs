@@ -1,4 +1,4 @@
-//! The copies in which panels of a few columns are factored.
+//! Column-major copies of panels of a few columns, in which the panels are factored.
 
 use crate::MatrixElement;
 use pellucid_gemm::{MatMut, TILE};
@@ -7,7 +7,7 @@ use pellucid_runtime::scratch;
 /// Replaces at most 16 columns by the columns that `f` computes, and returns the result of `f`.
 ///
 /// The first argument of `f` contains the columns one after the other, each padded with zeros to a multiple of 16
-/// elements. The second argument is scratch for `extra` columns, which are zero.
+/// elements. The second argument is scratch for `extra` columns, which are initially zero.
 pub(crate) fn with_columns<T: MatrixElement, R>(
     a: &mut MatMut<'_, T>,
     extra: usize,

@@ -8,16 +8,16 @@ use crate::scalar::{dot, subtract_scaled};
 use pellucid_gemm::{MatMut, MatRef, TILE};
 use pellucid_simd::{AutoVectorized, run_vectorized};
 
-/// The power of two by which a matrix is divided if its elements are within about this factor of the largest number.
-/// Intermediate products may exceed the elements of R by a factor of about 64·√m.
+/// The power of two by which a matrix is divided if its largest element exceeds about the largest number divided by
+/// this power. Intermediate products may exceed the elements of R by a factor of about 64·√m.
 const HEADROOM: f64 = (1u64 << 32) as f64;
 
 /// Replaces a matrix by R (on and above the diagonal) and the vectors vᵢ below it, and writes the factors τ: Q is the
 /// product of all I − τᵢ·vᵢ·vᵢᵀ, where element i of vᵢ is 1 and the elements above it are 0.
 ///
 /// The signs follow LAPACK: Rᵢᵢ has the opposite sign of the element that it replaces, unless all elements below are
-/// zero (then τ = 0). Panels of 16 columns are factored, and their reflections are applied to the other columns by
-/// matrix products.
+/// zero (then τ = 0). Panels of 16 columns are factored one after the other. Matrix products apply the reflections of a
+/// panel to the columns after it.
 ///
 /// # Panics
 /// Panics unless `taus` has min(m, n) elements.
@@ -65,7 +65,7 @@ struct PanelQr<'a, T> {
     m: usize,
     height: usize,
     columns: &'a mut [T],
-    /// Receives the complete vectors of the reflections, including their zeros and leading ones.
+    /// Receives the complete vectors v of the reflections, including their zeros and the first element 1.
     vectors: &'a mut [T],
     taus: &'a mut [T],
 }
@@ -90,7 +90,7 @@ impl<T: MatrixElement> AutoVectorized for PanelQr<'_, T> {
     }
 }
 
-/// Returns the reflections of the result of [`qr`].
+/// Returns the reflections from the result of [`qr`].
 pub(crate) fn reflections<T: MatrixElement>(packed: MatRef<'_, T>, taus: Vec<T>) -> HouseholderReflections<T> {
     let vectors = Matrix::from_fn(taus.len(), packed.rows(), |k, i| match i.cmp(&k) {
         std::cmp::Ordering::Less => T::zero(),
@@ -102,7 +102,8 @@ pub(crate) fn reflections<T: MatrixElement>(packed: MatRef<'_, T>, taus: Vec<T>)
 
 /// Writes the first columns of Q from the result of [`qr`].
 ///
-/// Up to 16 columns are computed by applying one reflection at a time, and more columns by matrix products.
+/// If Q has at most 16 columns and there are at most 16 reflections, they are applied one at a time; otherwise, matrix
+/// products apply blocks of them.
 pub fn householder_basis<T: MatrixElement>(packed: MatRef<'_, T>, taus: &[T], mut q: MatMut<'_, T>) {
     let (m, n) = (q.rows(), q.columns());
     if n > TILE || taus.len() > TILE {
@@ -135,7 +136,8 @@ impl<T: MatrixElement> AutoVectorized for PanelBasis<'_, T> {
         let PanelBasis { height, vectors, taus, columns } = self;
         for (k, &tau) in taus.iter().enumerate().rev() {
             let v = &vectors[k * height..][..height];
-            // Before reflection k, the columns up to k equal the identity.
+            // Before reflection k is applied, the columns before k equal those of the identity matrix, and the
+            // reflection does not change them.
             for column in columns.chunks_exact_mut(height).skip(k) {
                 let by = tau * dot(v, column);
                 subtract_scaled(column, by, v);
@@ -184,7 +186,7 @@ mod tests {
                 a.update(|x| x * size);
                 check_factors(&a, 2.0);
             }
-            // The columns have sizes from 1 to 1e-30.
+            // The columns are scaled by factors from 1 to 1e-30.
             let random = numbers::<T>(n, n, 7);
             let graded = |i: usize, j: usize| random.row(i)[j] * T::from_f64(10f64.powi(-30 * j as i32 / n as i32));
             check_factors(&Matrix::from_fn(n, n, graded), 2.0);
@@ -196,7 +198,7 @@ mod tests {
         for_both_dtypes!(check);
     }
 
-    /// Checks R of matrices whose columns are just shorter than the largest number.
+    /// Checks R for matrices with columns whose norms are just below the largest number.
     fn check_largest<T: MatrixElement>() {
         for a in largest_tall::<T>() {
             let (mut packed, mut taus) = (a.clone(), vec![T::zero(); a.columns()]);

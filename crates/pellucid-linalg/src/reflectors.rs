@@ -9,7 +9,8 @@ use pellucid_runtime::scratch;
 /// Computes the reflection that maps x to (β, 0, ..). Overwrites x with β and the tail of v, whose first element is 1,
 /// and returns τ.
 ///
-/// The sign of β is the opposite of the sign of the first element, unless all other elements are zero (then τ = 0).
+/// The sign of β is opposite to the sign of the first element. If all other elements are zero, x is unchanged and τ is
+/// 0.
 #[inline(always)]
 pub(crate) fn reflector<T: MatrixElement>(x: &mut [T]) -> T {
     let square = dot(x, x);
@@ -85,7 +86,7 @@ impl<'a, T: MatrixElement> BlockReflector<'a, T> {
     }
 }
 
-/// The reflections of a factorization. The elements of vector k before element `offset + k`, which is 1, are zero.
+/// The reflections of a factorization. Element `offset + k` of vector k is 1, and all elements before it are zero.
 pub(crate) struct HouseholderReflections<T> {
     /// The vectors v as rows.
     pub(crate) vectors: Matrix<T>,
@@ -94,15 +95,16 @@ pub(crate) struct HouseholderReflections<T> {
 }
 
 impl<T: MatrixElement> HouseholderReflections<T> {
-    /// Replaces C by the product of all reflections and C.
+    /// Replaces C by Q·C, where Q is the product of all reflections.
     pub(crate) fn apply(&self, mut c: MatMut<'_, T>) {
         self.apply_blocks(&mut c, |_| 0);
     }
 
-    /// Returns the first columns of the product of all reflections.
+    /// Returns the first `columns` columns of the product of all reflections.
     pub(crate) fn basis(&self, columns: usize) -> Matrix<T> {
         let mut basis = Matrix::identity(self.vectors.columns(), columns);
-        // Before a block is applied, the rows and columns before its first vector equal the identity.
+        // Before a block is applied, the columns whose index is less than the first row of the block equal those of the
+        // identity matrix. The block does not change them.
         self.apply_blocks(&mut basis.view_mut(), |first| first.min(columns));
         basis
     }

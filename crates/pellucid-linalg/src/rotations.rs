@@ -8,13 +8,13 @@ use pellucid_simd::{AutoVectorized, run_vectorized};
 /// The number of elements of each vector in a strip.
 const STRIP: usize = 32;
 
-/// The number of sweeps over all rows that are collected before they are applied.
+/// The number of sweeps over all rows whose rotations are collected before they are applied.
 const SWEEPS: usize = 32;
 
 /// The vectors of a basis, and the plane rotations that are not yet applied to them.
 ///
 /// The elements of the vectors are stored in strips: elements 32·s to 32·s + 31 of all vectors are adjacent. All
-/// collected rotations are applied to one strip after the other, while it is in cache.
+/// collected rotations are applied to a strip while it is in cache, and then to the next strip.
 pub(crate) struct RotatedVectors<T> {
     count: usize,
     strips: Vec<[T; STRIP]>,
@@ -34,7 +34,7 @@ impl<T: MatrixElement> RotatedVectors<T> {
         RotatedVectors { count, strips, rotations: Vec::new() }
     }
 
-    /// Replaces vectors x = k and y = k + 1 by c·x + s·y and c·y − s·x.
+    /// Replaces vector k, x, by c·x + s·y, and vector k + 1, y, by c·y − s·x.
     #[inline(always)]
     pub(crate) fn rotate(&mut self, k: usize, c: T, s: T) {
         if !self.strips.is_empty() {
@@ -50,7 +50,7 @@ impl<T: MatrixElement> RotatedVectors<T> {
         self.rotations.clear();
     }
 
-    /// Writes vector `order[k].0`, times `order[k].1`, to column k of a matrix, for all k.
+    /// Writes vector `order[k].0`, multiplied by `order[k].1`, to column k of a matrix, for all k.
     pub(crate) fn store(mut self, order: &[(usize, T)], mut to: MatMut<'_, T>) {
         self.apply_rotations();
         for i in 0..to.rows() {
@@ -75,7 +75,7 @@ impl<T: MatrixElement> AutoVectorized for ApplyRotations<'_, T> {
         let RotatedVectors { count, strips, rotations } = self.vectors;
         for strip in strips.chunks_exact_mut((*count).max(1)) {
             for &(k, c, s) in rotations.iter() {
-                let [x, y] = &mut strip[k..k + 2] else { unreachable!("a slice of two vectors") };
+                let [x, y] = &mut strip[k..k + 2] else { unreachable!("the slice contains two vectors") };
                 for lane in 0..STRIP {
                     let (old_x, old_y) = (x[lane], y[lane]);
                     x[lane] = c * old_x + s * old_y;

@@ -68,7 +68,7 @@ pub(crate) fn dot<T: MatrixElement>(x: &[T], y: &[T]) -> T {
     sum_lanes(sums)
 }
 
-/// Returns the sum of 16 values, by halving.
+/// Returns the sum of 16 values, computed by a tree: to value l, it adds value l + 8, then l + 4, l + 2 and l + 1.
 #[inline(always)]
 pub(crate) fn sum_lanes<T: MatrixElement>(mut sums: [T; TILE]) -> T {
     let mut width = TILE / 2;
@@ -89,8 +89,8 @@ pub(crate) fn subtract_scaled<T: MatrixElement>(y: &mut [T], by: T, x: &[T]) {
 
 /// Subtracts a·x + b·y from a row, and adds the new row times c to `sum`. The factors are a, b and c.
 ///
-/// The reductions to tridiagonal and bidiagonal form apply the update of one step and compute a product of the next
-/// step in the same pass over the matrix.
+/// With it, the reductions to tridiagonal and bidiagonal form apply the update of one step and compute a product of the
+/// next step in one pass over the matrix.
 #[inline(always)]
 pub(crate) fn update_row<T: MatrixElement>(row: &mut [T], [a, b, c]: [T; 3], [x, y]: [&[T]; 2], sum: &mut [T]) {
     // The loop is over single elements, because LLVM would vectorize a loop over chunks with gathers.
@@ -114,9 +114,10 @@ pub(crate) fn largest<T: MatrixElement>(x: &[T]) -> T {
     most.iter().chain(rest).copied().fold(T::zero(), larger)
 }
 
-/// Returns the power of two that scales a magnitude to [1, 2), if the scale and its inverse are finite.
+/// Returns the power of two that scales a magnitude to [1, 2), or the nearest power of two that is a normal number and
+/// has a normal inverse.
 pub(crate) fn scale_to_one<T: MatrixElement>(magnitude: T) -> T {
-    // Reads the exponent field, because a logarithm would depend on the C library.
+    // The exponent field is read, because a logarithm of the standard library would depend on the C library.
     let exponent = |x: T| (x.to_f64().to_bits() >> 52) as i32 - 1023;
     let limit = exponent(T::MIN_POSITIVE) + 2;
     T::from_f64(2f64.powi((-exponent(magnitude)).clamp(limit, -limit)))

@@ -22,7 +22,7 @@ pub struct SingularBases<'a, T> {
     pub vt: MatMut<'a, T>,
 }
 
-/// Writes the singular values of a matrix, descending, and its singular vectors, if any.
+/// Writes the singular values of a matrix, in descending order, and its singular vectors if `vectors` is not `None`.
 ///
 /// If an element is NaN or infinite, all results are NaN.
 ///
@@ -31,10 +31,11 @@ pub struct SingularBases<'a, T> {
 /// with high relative accuracy (Demmel & Kahan 1990).
 ///
 /// # Errors
-/// [`NotConverged`] after 60·k sweeps, k = min(m, n); all results are NaN. A typical matrix needs fewer than 3·k.
+/// [`NotConverged`] after 60·k sweeps, k = min(m, n); all results are NaN. A typical matrix needs fewer than 3·k
+/// sweeps.
 ///
 /// # Panics
-/// Panics unless `values` has min(m, n) elements and the singular vectors have one of their shapes.
+/// Panics unless `values` has min(m, n) elements, and `vectors`, if any, has one of the shapes of [`SingularBases`].
 pub fn svd<T: MatrixElement>(
     a: MatRef<'_, T>,
     values: &mut [T],
@@ -52,7 +53,7 @@ pub fn svd<T: MatrixElement>(
     if a.is_finite() { decompose(a, values, vectors) } else { Ok(()) }
 }
 
-/// Writes the decomposition of a matrix with m ≥ n and the matrices U and V.
+/// Writes the singular values of a matrix with m ≥ n and, if `vectors` is not `None`, the matrices U and V.
 fn decompose<T: MatrixElement>(
     a: MatRef<'_, T>,
     values: &mut [T],
@@ -62,7 +63,7 @@ fn decompose<T: MatrixElement>(
     let mut scale = T::one();
     let tall = (m * 5 > n * 8).then(|| {
         let (mut packed, mut taus) = (Matrix::copy_of(a), vec![T::zero(); n]);
-        // An element of R may overflow although most singular values are finite.
+        // Without this scale, an element of R might overflow although most singular values are finite.
         scale = scale_to_one(largest(packed.data()));
         packed.update(|x| x * scale);
         qr(packed.view_mut(), &mut taus);
@@ -85,7 +86,7 @@ fn decompose<T: MatrixElement>(
     order.sort_by(|&i, &j| d[j].abs().partial_cmp(&d[i].abs()).unwrap_or(Ordering::Equal));
     order.iter().zip(values).for_each(|(&k, value)| *value = d[k].abs() / form.scale / scale);
     let (Some([mut u, mut v]), Some((basis, _))) = (vectors, bases) else { return Ok(()) };
-    // The columns of U beyond the singular values complete the basis.
+    // The columns of U after the singular vectors complete the basis.
     for i in 0..m {
         for j in n..u.columns() {
             let beyond = |i: usize, j: usize| if i == j { T::one() } else { T::zero() };
@@ -113,7 +114,7 @@ struct BidiagonalQr<'a, T> {
     right: &'a mut RotatedVectors<T>,
 }
 
-/// A diagonal block that a sweep reduces, and the direction of the sweep: from its first row to the last, or upwards.
+/// The diagonal block that a sweep processes, and the direction of the sweep: downwards, or upwards from the last row.
 #[derive(Clone, Copy)]
 struct Sweep {
     low: usize,
@@ -136,11 +137,13 @@ impl Sweep {
 }
 
 impl<T: MatrixElement> BidiagonalQr<'_, T> {
-    /// Sweeps over the last block without a negligible element until all blocks have one row, at most `sweeps` times.
+    /// Sweeps over the last block that has more than one row and no negligible element above the diagonal, until no
+    /// such block is left. Performs at most `sweeps` sweeps.
     fn diagonalize(mut self, mut sweeps: usize) -> Result<(), NotConverged> {
         let n = self.d.len();
         let half_epsilon = T::EPSILON.to_f64() * 0.5;
-        // ε^(−1/8) rounding units, as in LAPACK. Square roots are bit-identical on all processors.
+        // The tolerance is ε^(−1/8) rounding units, limited to 10 to 100, as in LAPACK. Square roots compute it,
+        // because they are bit-identical on all processors.
         let units = (1.0 / half_epsilon.sqrt().sqrt().sqrt()).clamp(10.0, 100.0);
         let tolerance = T::from_f64(units * half_epsilon);
         // Elements below this bound, which LAPACK uses too, are negligible relative to a largest element of about 1.
@@ -152,7 +155,8 @@ impl<T: MatrixElement> BidiagonalQr<'_, T> {
                 high -= 1;
                 continue;
             }
-            // A block keeps its direction, which starts at the end with the larger element.
+            // The first sweep over a block starts at the end with the larger diagonal element. Later sweeps over it
+            // keep the direction.
             let is_upward = match last {
                 Some(Sweep { low: l, high: h, is_upward }) if low >= l && high <= h => is_upward,
                 _ => self.d[low].abs() < self.d[high].abs(),
@@ -206,8 +210,8 @@ impl<T: MatrixElement> BidiagonalQr<'_, T> {
         Some(least)
     }
 
-    /// Returns the smallest singular value of the last 2×2 block, or zero if a shift would change small singular values
-    /// by more than the tolerance.
+    /// Returns the smaller singular value of the last 2×2 block as the shift, or zero if a shift would change small
+    /// singular values by more than the tolerance.
     fn shift(&self, sweep: Sweep, tolerance: T, least: T) -> T {
         let last = sweep.high - sweep.low;
         let (d, e) = (largest(&self.d[sweep.low..=sweep.high]), largest(&self.e[sweep.low..sweep.high]));
@@ -337,7 +341,7 @@ mod tests {
             close(&product(&us, &first), a, factor * (n as f64).sqrt().max(1.0));
             let mut alone = vec![T::zero(); k];
             svd(a.view(), &mut alone, None).unwrap();
-            assert!(alone == s, "the singular values must not depend on the vectors");
+            assert!(alone == s, "the singular values must be the same without vectors");
         }
     }
 
@@ -349,7 +353,7 @@ mod tests {
             check_factors(&Matrix::<T>::zeros(n, n), 4.0);
             check_factors(&product(&numbers::<T>(n, 2, 3), &numbers(2, n, 4)), 4.0);
             check_factors(&Matrix::<T>::identity(n, n), 4.0);
-            // Zeros on the diagonal of a bidiagonal matrix.
+            // A bidiagonal matrix with zeros on the diagonal.
             let bidiagonal = |i: usize, j: usize| match j.wrapping_sub(i) {
                 0 if i % 3 != 1 => T::one(),
                 1 => T::one(),
@@ -375,8 +379,8 @@ mod tests {
         for_both_dtypes!(check);
     }
 
-    /// Checks matrices of low rank, whose small singular values are rounding errors of similar sizes. Their block
-    /// converges only with a shift.
+    /// Checks matrices of low rank, whose small singular values are rounding errors of similar sizes. The block of
+    /// these values converges only with a shift.
     fn check_low_rank<T: MatrixElement>() {
         for seed in 0..40 {
             for rank in 1..4 {

@@ -24,7 +24,7 @@ pub(crate) fn numbers<T: MatrixElement>(rows: usize, columns: usize, seed: u64) 
     })
 }
 
-/// Returns scale factors for which squares of elements overflow or underflow.
+/// Returns scale factors with which the squares of elements overflow or underflow.
 pub(crate) fn extreme_scales<T: MatrixElement>() -> [T; 2] {
     [T::one() / T::MIN_POSITIVE / T::from_f64(64.0), T::MIN_POSITIVE / T::EPSILON]
 }
@@ -53,7 +53,8 @@ pub(crate) fn transpose<T: MatrixElement>(a: &Matrix<T>) -> Matrix<T> {
     Matrix::copy_of(a.view().transpose())
 }
 
-/// Asserts that two matrices differ by at most `factor`·ε·n times the largest element, for the larger side n.
+/// Asserts that the elements of two matrices differ by at most `factor`·ε·n times the largest element, where n is the
+/// larger side.
 #[track_caller]
 pub(crate) fn close<T: MatrixElement>(got: &Matrix<T>, expected: &Matrix<T>, factor: f64) {
     assert_eq!((got.rows(), got.columns()), (expected.rows(), expected.columns()));

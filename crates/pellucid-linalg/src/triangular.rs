@@ -5,12 +5,12 @@ use crate::group::{GROUP, MatrixGroup};
 use pellucid_gemm::{MatMut, MatRef, TILE, Tile};
 use pellucid_simd::{AutoVectorized, run_vectorized};
 
-/// The part of a triangular matrix that is read.
+/// The elements of a triangular matrix that are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TriangleKind {
     /// The matrix is upper triangular.
     pub is_upper: bool,
-    /// The diagonal is assumed to be 1 and not read.
+    /// The elements of the diagonal are assumed to be 1, and are not read.
     pub has_unit_diagonal: bool,
 }
 
@@ -22,7 +22,7 @@ pub fn solve_triangular<T: MatrixElement>(a: MatRef<'_, T>, mut b: MatMut<'_, T>
     if !has_unit_diagonal && has_zero_on_diagonal(a) {
         return b.fill(T::NAN);
     }
-    // In reverse order of rows and columns, an upper triangle is a lower one.
+    // In reverse order of rows and columns, an upper triangular matrix is lower triangular.
     if is_upper {
         solve_lower(a.reverse(), b.reverse_rows(), has_unit_diagonal);
     } else {
@@ -53,8 +53,8 @@ pub fn solve_triangular_group<T: MatrixElement>(
 
 /// Replaces B by X with A·X = B for lower triangular A, whose diagonal has no zeros.
 ///
-/// Each half of the rows is solved recursively. A matrix product subtracts the
-/// contribution of the first half from the second.
+/// The two halves of the rows are solved recursively. In between, a matrix product subtracts the contribution of the
+/// first half from the second.
 pub(crate) fn solve_lower<T: MatrixElement>(a: MatRef<'_, T>, b: MatMut<'_, T>, has_unit_diagonal: bool) {
     let n = a.rows();
     if n <= TILE {
@@ -100,7 +100,8 @@ impl<T: MatrixElement> AutoVectorized for TileSolve<'_, T> {
     }
 }
 
-/// The solution of A·X = B, or Aᵀ·X = B, for the matrices of a group. `kind` is the kind of the transposed A.
+/// The solution of A·X = B or, if `is_transposed`, Aᵀ·X = B, for the matrices of a group. `kind` describes the matrix
+/// on the left-hand side: A or Aᵀ.
 pub(crate) struct GroupSolve<'a, 'b, T, const W: usize> {
     pub(crate) a: &'a MatrixGroup<'a, T, W>,
     pub(crate) b: &'a mut MatrixGroup<'b, T, W>,

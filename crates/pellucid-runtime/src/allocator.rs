@@ -1,15 +1,17 @@
 //! The caching allocator of all buffers: it keeps freed blocks and reuses them.
 //!
 //! The first touch of a fresh page costs about 0.9 µs. A loop that allocates its large tensors from the system spends
-//! most of its time in page faults. The allocation of a small tensor should cost less than the kernel that fills it.
+//! most of its time in page faults. The allocation of a small tensor should take less time than the kernel that fills
+//! it.
 //!
 //! Sizes are rounded up to *size classes*: multiples of 64 bytes up to 1 KiB, then eight per power of two. Any free
 //! block of a class serves any request of that class. At most 63 bytes of a block up to 1 KiB are unused, and at most a
 //! ninth of a larger one. (With huge pages, the unused part of a block is also resident.)
 //!
 //! Each thread caches free blocks of the classes up to 4 KiB and accesses them without a lock or an atomic
-//! read-modify-write. Free blocks of larger classes, and blocks that overflow a thread cache, are kept in shared free
-//! lists with one mutex per class. The allocator never zeroes memory. An allocation failure is a typed error.
+//! read-modify-write. Free blocks of larger classes, and blocks for which a thread cache has no space, are kept in
+//! shared free lists, each with its own mutex. The allocator never zeroes memory. An allocation failure is a typed
+//! error.
 
 use crate::{guard, scratch};
 use pellucid_ir::backend::MemoryStats;
@@ -24,18 +26,19 @@ use std::sync::{Arc, Mutex};
 pub const ALIGN: usize = 64;
 /// The size of a huge page on most systems.
 const HUGE_PAGE: usize = 2 << 20;
-/// The largest request. Rounding up a larger one could overflow.
+/// The largest request in bytes. Rounding up a larger request to a size class could overflow.
 const MAX_BYTES: usize = 1 << (usize::BITS - 2);
 /// The number of size classes.
 const CLASSES: usize = size_class(MAX_BYTES) + 1;
 /// The number of size classes up to 4 KiB, which the thread caches hold.
 const SMALL_CLASSES: usize = size_class(4096) + 1;
-/// The number of blocks per size class in a thread cache. A full cache moves half of its blocks to the shared free
-/// list.
+/// The number of blocks per size class in a thread cache. If a block is released and the cache is full, half of the
+/// cached blocks are moved to the shared free list.
 const CACHED_BLOCKS: usize = 64;
-/// The maximum number of unflushed bytes per thread. Beyond it, the thread adds them to the global counter.
+/// The maximum number of bytes in the counter of a thread. If the number is exceeded, the thread adds it to the global
+/// counter.
 const SLACK: isize = 1 << 16;
-/// The number of bytes that the allocator may always keep cached; see [`may_cache`].
+/// The number of free bytes that the allocator may cache regardless of the peak of use; see [`may_cache`].
 const MIN_CACHED_BYTES: usize = 256 << 20;
 
 /// The number of size classes per power of two.
@@ -91,19 +94,20 @@ impl FreeList {
 static FREE_LISTS: [Mutex<FreeList>; CLASSES] = [const { Mutex::new(FreeList(None)) }; CLASSES];
 /// The bytes that are allocated from the system: in use or cached.
 static SYSTEM_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// The bytes in use, except bytes that the [`ThreadStats`] have not flushed.
+/// The bytes in use, without the bytes that are still in the counters of threads ([`ThreadStats`]).
 static IN_USE: AtomicIsize = AtomicIsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 static CAP: AtomicUsize = AtomicUsize::new(usize::MAX);
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 static SYSTEM_ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-/// The counters of all living threads. A comparison of a request with the cap also holds this lock.
+/// The counters of all living threads. The lock is also held while a request is compared with the cap.
 static THREAD_STATS: Mutex<Vec<Arc<ThreadStats>>> = Mutex::new(Vec::new());
 
 /// The counters of one thread. Only that thread writes them, so plain loads and stores suffice.
 #[derive(Default)]
 struct ThreadStats {
-    /// The bytes allocated minus the bytes released; negative if the thread released blocks of other threads.
+    /// The bytes allocated minus the bytes released since the last flush. Negative if the thread released more bytes
+    /// than it allocated.
     in_use: AtomicIsize,
     allocations: AtomicU64,
 }
@@ -118,7 +122,7 @@ impl ThreadStats {
         }
     }
 
-    /// Adds the bytes in use to the global counter.
+    /// Moves the bytes in use from this counter to the global counter.
     #[cold]
     fn flush(&self) {
         let in_use = self.in_use.load(Relaxed);
@@ -153,14 +157,14 @@ impl ThreadCache {
         self.len.set(len + 1);
     }
 
-    /// Moves up to half of the capacity of this cache from the shared free list to the cache.
+    /// Fills up to half of this cache with blocks of the shared free list. The cache must be empty.
     #[cold]
     fn refill(&self, class: usize) {
         let mut free_list = lock(&FREE_LISTS[class]);
         std::iter::from_fn(|| free_list.pop()).take(CACHED_BLOCKS / 2).for_each(|block| self.push(block));
     }
 
-    /// Moves all but `keep` blocks to the shared free list.
+    /// Moves blocks to the shared free list until at most `keep` blocks are left.
     #[cold]
     fn spill(&self, class: usize, keep: usize) {
         let mut free_list = lock(&FREE_LISTS[class]);
@@ -188,7 +192,8 @@ impl ThreadAllocator {
         ThreadAllocator { caches: Box::new(std::array::from_fn(|_| ThreadCache::new())), stats }
     }
 
-    /// Pops a free block of a small size class from the cache. An empty cache is first refilled from the free list.
+    /// Pops a free block of a small size class from the cache. If the cache is empty, it is first refilled from the
+    /// shared free list.
     #[inline]
     fn pop(&self, class: usize) -> Option<FreeBlock> {
         let cache = &self.caches[class];
@@ -198,8 +203,8 @@ impl ThreadAllocator {
         })
     }
 
-    /// Pushes a free block of a small size class onto the cache. Half of a full cache is first moved to the shared free
-    /// list.
+    /// Pushes a free block of a small size class onto the cache. If the cache is full, half of its blocks are first
+    /// moved to the shared free list.
     #[inline]
     fn push(&self, block: FreeBlock, class: usize) {
         let cache = &self.caches[class];
@@ -227,10 +232,10 @@ impl Drop for ThreadAllocator {
 
 /// Allocates an uninitialized block of at least `bytes` (1 or more) bytes, aligned to [`ALIGN`].
 ///
-/// The caller returns the block with [`release`] and the same `bytes`.
+/// The caller must return the block with [`release`] and the same `bytes`.
 ///
 /// # Errors
-/// [`Error::OutOfMemory`] if the request exceeds the cap, or if the system has no more memory.
+/// [`Error::OutOfMemory`] if the bytes in use would exceed the cap, or if the system has no more memory.
 #[inline]
 pub fn allocate(bytes: usize) -> Result<NonNull<u8>> {
     let block = if guard::EXACT { allocate_exact(bytes) } else { allocate_block(bytes) };
@@ -248,7 +253,7 @@ fn allocate_exact(bytes: usize) -> Result<NonNull<u8>> {
     start.ok_or_else(|| out_of_memory(bytes))
 }
 
-/// Allocates a block without guards: from the thread cache if possible.
+/// Allocates a block, from the thread cache if possible, and does not write its guards.
 #[inline(always)]
 fn allocate_block(bytes: usize) -> Result<NonNull<u8>> {
     if bytes <= class_size(SMALL_CLASSES - 1) && CAP.load(Relaxed) == usize::MAX {
@@ -265,7 +270,7 @@ fn allocate_block(bytes: usize) -> Result<NonNull<u8>> {
     allocate_slowly(bytes)
 }
 
-/// Allocates a block of a large size class, or any block under a cap or when the thread cache has no block.
+/// Allocates a block that is large, is subject to a cap, or is not in the thread cache.
 fn allocate_slowly(bytes: usize) -> Result<NonNull<u8>> {
     if bytes > MAX_BYTES {
         return Err(out_of_memory(bytes));
@@ -275,8 +280,8 @@ fn allocate_slowly(bytes: usize) -> Result<NonNull<u8>> {
     take_block(class, bytes)
 }
 
-/// Allocates a small block that a kernel cannot do without. It counts as memory in use, but the cap does not apply to
-/// it.
+/// Allocates a small block for code that cannot return an error. The block counts as memory in use, but the cap does
+/// not apply to it.
 ///
 /// Aborts the process if the system has no more memory.
 pub fn allocate_regardless(bytes: usize) -> NonNull<u8> {
@@ -293,8 +298,8 @@ pub fn allocate_regardless(bytes: usize) -> NonNull<u8> {
     result.unwrap_or_else(|_| alloc::handle_alloc_error(layout))
 }
 
-/// Obtains a block from the caches or the system. The caller has counted the block as in use; an error reverts the
-/// count.
+/// Obtains a block from the caches or the system. The caller must already have counted the block as in use. If there is
+/// no memory, this function undoes the count.
 fn take_block(class: usize, bytes: usize) -> Result<NonNull<u8>> {
     let pop_small = |class| THREAD_ALLOCATOR.try_with(|local| local.pop(class)).ok().flatten();
     let cached = if class < SMALL_CLASSES { pop_small(class) } else { lock(&FREE_LISTS[class]).pop() };
@@ -310,7 +315,7 @@ fn take_block(class: usize, bytes: usize) -> Result<NonNull<u8>> {
 /// Releases a block to the allocator.
 ///
 /// # Panics
-/// Panics in builds with debug assertions, if a kernel wrote outside the block.
+/// In builds with debug assertions, panics if a kernel wrote outside the block.
 ///
 /// # Safety
 /// - *Origin*: [`allocate`] or [`allocate_regardless`] returned `start` for the same `bytes`, and the block has not
@@ -320,7 +325,7 @@ fn take_block(class: usize, bytes: usize) -> Result<NonNull<u8>> {
 pub unsafe fn release(start: NonNull<u8>, bytes: usize) {
     debug_assert!(
         bytes > 0 && start.addr().get().is_multiple_of(ALIGN),
-        "a block must have bytes and be aligned, but has {bytes} bytes at {start:?}"
+        "a block must be aligned and not empty, but has {bytes} bytes at {start:?}"
     );
     if guard::EXACT {
         let layout = Layout::from_size_align(bytes, ALIGN).expect("the layout of an allocated block must be valid");
@@ -334,7 +339,7 @@ pub unsafe fn release(start: NonNull<u8>, bytes: usize) {
     let (class, block) = (size_class(bytes), FreeBlock(start));
     let size = class_size(class) as isize;
     if class < SMALL_CLASSES {
-        // The thread-local state may have been destroyed already.
+        // While a thread exits, its thread-local state may already have been destroyed.
         let mut block = Some(block);
         let cached = THREAD_ALLOCATOR.try_with(|local| {
             local.push(block.take().expect("try_with() must call the closure only once"), class);
@@ -354,16 +359,16 @@ pub unsafe fn release(start: NonNull<u8>, bytes: usize) {
     }
 }
 
-/// Returns true while the cache may grow: up to twice the peak of use, plus [`MIN_CACHED_BYTES`].
+/// Returns true while the cached bytes do not exceed twice the peak of the bytes in use, plus [`MIN_CACHED_BYTES`].
 ///
-/// Within a training step the size classes reach their peaks of use at different times, and the blocks of all size
-/// classes should stay cached.
+/// The limit is high, because the size classes reach their peaks of use at different times of a training step, and the
+/// blocks of all size classes should stay cached.
 fn may_cache() -> bool {
     let cached = SYSTEM_BYTES.load(Relaxed).saturating_add_signed(-IN_USE.load(Relaxed));
     cached <= MIN_CACHED_BYTES + 2 * PEAK.load(Relaxed)
 }
 
-/// Counts a block of `size` bytes as in use, or returns an error if it exceeds the cap.
+/// Counts a block of `size` bytes as in use, or returns an error if the bytes in use would exceed the cap.
 fn count_within_cap(size: usize, requested: usize) -> Result<()> {
     let cap = CAP.load(Relaxed);
     if cap != usize::MAX {
@@ -390,7 +395,7 @@ fn count_in_use(size: usize) {
 
 /// Creates the thread-local state of the allocator, and caches four blocks of every small size class.
 ///
-/// Afterwards a few small blocks need no system allocation on this thread.
+/// Afterwards, this thread can allocate a few small blocks without a system allocation.
 pub fn prefill() {
     const BLOCKS_PER_CLASS: usize = 4;
     for class in 0..SMALL_CLASSES {
@@ -402,7 +407,7 @@ pub fn prefill() {
     }
 }
 
-/// Raises the peak to `in_use` if that is larger.
+/// Raises the peak to `in_use` if `in_use` is larger.
 fn update_peak(in_use: isize) {
     let in_use = in_use.max(0) as usize;
     if in_use > PEAK.load(Relaxed) {
@@ -437,7 +442,7 @@ fn allocate_from_system(size: usize) -> Option<FreeBlock> {
 
 /// Returns the layout of a system allocation: a block of `size` bytes and its guards.
 ///
-/// Large blocks are aligned to a huge page, so that they consist of huge pages if the system has any.
+/// Large blocks are aligned to huge pages, so that the system can back them with huge pages.
 fn block_layout(size: usize) -> Option<Layout> {
     let align = if size >= 2 * HUGE_PAGE { HUGE_PAGE } else { ALIGN };
     Layout::from_size_align(size.checked_add(2 * guard::GUARD)?, align).ok()
@@ -445,8 +450,8 @@ fn block_layout(size: usize) -> Option<Layout> {
 
 /// Advises the system to back a new block with huge pages. The system may ignore the advice.
 ///
-/// A kernel that traverses several arrays simultaneously has fewer TLB misses, and the first touch faults once per 2
-/// MiB.
+/// With huge pages, a kernel that traverses several arrays simultaneously causes fewer TLB misses, and the first touch
+/// of the block causes only one page fault per 2 MiB.
 fn advise_huge_pages(start: NonNull<u8>, size: usize) {
     #[cfg(target_os = "linux")]
     {
@@ -481,7 +486,7 @@ pub fn trim() {
     }
 }
 
-/// Sets the limit of the bytes in use; `usize::MAX` means no limit.
+/// Sets the cap, which limits the bytes in use; `usize::MAX` means no limit.
 ///
 /// With a limit, every request is compared with the exact number of bytes in use, which adds about 50 ns to a small
 /// request.
@@ -489,7 +494,7 @@ pub fn set_cap(bytes: usize) {
     CAP.store(bytes, Relaxed);
 }
 
-/// Returns an error if `bytes` more would exceed the cap.
+/// Returns an error if `bytes` more bytes in use would exceed the cap.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
@@ -535,15 +540,15 @@ mod tests {
             let class = size_class(bytes);
             assert!(
                 class_size(class) >= bytes && class_size(class).is_multiple_of(ALIGN),
-                "the size class of {bytes} bytes is too small or not aligned"
+                "a block for {bytes} bytes is too small, or its size is not a multiple of the alignment"
             );
             assert!(
                 class == 0 || class_size(class - 1) < bytes,
-                "the size class of {bytes} bytes must be the smallest that fits"
+                "the size class of {bytes} bytes must be the smallest with large enough blocks"
             );
             assert!(
                 class_size(class) <= (bytes + bytes / 8).max(ALIGN) + ALIGN,
-                "the size class of {bytes} bytes wastes too much memory"
+                "a block for {bytes} bytes has too many unused bytes"
             );
         }
     }

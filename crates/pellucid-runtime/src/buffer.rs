@@ -1,4 +1,4 @@
-//! Host memory as a [`Buffer`], which is allocated when it is first written.
+//! Host memory as a [`Buffer`], whose memory is allocated when it is first needed.
 
 use crate::allocator;
 use pellucid_ir::backend::{Buffer, Writable};
@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 #[derive(Debug)]
 pub struct CpuBuffer {
     bytes: usize,
-    /// The start of the memory, or null while there is none. It is set at most once until `discard` resets it to null.
+    /// The start of the memory, or null if none is allocated. Once set, it changes only when `discard` resets it to
+    /// null.
     start: AtomicPtr<u8>,
 }
 
@@ -37,13 +38,13 @@ impl CpuBuffer {
         Ok(buffer)
     }
 
-    /// Returns the start of the memory, or `None` if there is none yet.
+    /// Returns the start of the memory, or `None` if no memory is allocated.
     #[inline]
     pub fn start(&self) -> Option<NonNull<u8>> {
         NonNull::new(self.start.load(Ordering::Acquire))
     }
 
-    /// Returns the start of the memory, and allocates it if there is none. New memory is uninitialized.
+    /// Returns the start of the memory, and allocates the memory if necessary. New memory is uninitialized.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] if the allocation fails.
@@ -61,13 +62,14 @@ impl CpuBuffer {
         if self.bytes == 0 { Ok(dangling()) } else { allocator::allocate(self.bytes) }
     }
 
-    /// Allocates memory and stores it in this buffer, unless another thread stores its memory first.
+    /// Allocates memory and stores its address in this buffer, unless another thread does so first. Returns the stored
+    /// address.
     fn allocate_once(&self) -> Result<NonNull<u8>> {
         let start = self.allocate()?;
         match self.start.compare_exchange(ptr::null_mut(), start.as_ptr(), Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Ok(start),
             Err(other) => {
-                // Another thread has stored its memory first.
+                // Another thread has stored the address of its memory first.
                 self.release(start);
                 Ok(NonNull::new(other).expect("the start must not be null after another thread has stored it"))
             }
@@ -113,7 +115,7 @@ impl Buffer for CpuBuffer {
     }
 
     fn discard(&self, storage: Writable<'_>) {
-        assert!(storage.contains(self), "the proof must belong to the storage of this buffer");
+        assert!(storage.contains(self), "`storage` must be the storage that contains this buffer");
         if let Some(start) = NonNull::new(self.start.swap(ptr::null_mut(), Ordering::AcqRel)) {
             self.release(start);
         }

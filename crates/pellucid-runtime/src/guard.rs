@@ -1,16 +1,16 @@
 //! Guard bytes around blocks of memory in debug builds, and exact blocks for sanitizers.
 //!
 //! In builds with debug assertions, every block of the allocator and of [`scratch`](crate::scratch) has guard bytes
-//! before its first byte and after its last byte. The block itself is filled with NaNs. This applies to outputs, packed
-//! panels, scratch and lists. A kernel that writes outside its memory causes a panic when the block is released. A
-//! kernel that reads elements that were never written computes NaNs.
+//! before its first byte and after its last byte. The block itself is filled with NaNs. These blocks store outputs,
+//! packed panels, scratch and lists. A kernel that writes outside its memory causes a panic when the block is released.
+//! A kernel that reads elements that were never written computes NaNs.
 //!
-//! With `--cfg pellucid_exact_alloc`, blocks have neither guards nor the slack of a size class. Every block is
+//! With `--cfg pellucid_exact_alloc`, blocks have neither guards nor the unused bytes of a size class. Every block is
 //! allocated from the system and returned to it, so that AddressSanitizer knows the bounds of each block.
 
 use std::fmt;
 
-/// Whether blocks have exactly the requested size, and none is cached.
+/// True if blocks have exactly the requested size and are never cached.
 #[allow(unexpected_cfgs, reason = "set by the sanitizer's script only")]
 pub(crate) const EXACT: bool = cfg!(pellucid_exact_alloc);
 
@@ -73,13 +73,15 @@ pub(crate) unsafe fn check(start: *mut u8, bytes: usize) {
     assert!(!is_damaged || std::thread::panicking(), "{damage}");
 }
 
-/// The damage to the guards of a block: the nearest overwritten bytes on both sides.
+/// The damage to the guards of a block: the overwritten byte on each side that is nearest to the block.
 struct GuardDamage {
     /// The size of the block.
     bytes: usize,
-    /// The distance in bytes from the start of the block back to the nearest damaged byte before it.
+    /// The distance in bytes from the start of the block back to the nearest damaged byte before it. It is 1 for an
+    /// adjacent byte.
     before: Option<usize>,
-    /// The distance in bytes from the end of the block to the nearest damaged byte after it.
+    /// The distance in bytes from the end of the block to the nearest damaged byte after it. It is 0 for an adjacent
+    /// byte.
     after: Option<usize>,
 }
 
@@ -98,7 +100,7 @@ mod tests {
     use crate::scratch;
     use std::panic::catch_unwind;
 
-    /// Returns the message of the panic of `f`, if it panics.
+    /// Returns the panic message of `f`, or `None` if `f` does not panic.
     fn panic_message(f: impl FnOnce() + std::panic::UnwindSafe) -> Option<String> {
         catch_unwind(f).err().map(|e| e.downcast_ref::<String>().cloned().unwrap_or_default())
     }

@@ -1,7 +1,7 @@
-//! A list that stores few values inline, and more values in memory of the caching allocator.
+//! A list that stores its values inline if they are few, and in memory of the caching allocator otherwise.
 //!
 //! The lengths of the tables that a kernel builds before its loops (axes, offsets, window positions) depend on the
-//! shapes. A launch must not allocate them from the system.
+//! shapes. The launch of a kernel must not allocate the tables from the system.
 
 use crate::allocator;
 use std::fmt;
@@ -12,12 +12,12 @@ use std::ptr::NonNull;
 /// A growable list that stores up to `N` values inline.
 pub struct List<T, const N: usize> {
     len: usize,
-    /// The capacity in values. The values are inline if it is at most `N`.
+    /// The number of values for which there is memory. If it is at most `N`, the values are inline.
     capacity: usize,
     storage: ListStorage<T, N>,
 }
 
-/// The values, inline or in a block of the caching allocator. The capacity of the list selects the variant.
+/// The values, inline or in a block of the caching allocator. The capacity of the list determines which field is valid.
 union ListStorage<T, const N: usize> {
     inline: ManuallyDrop<MaybeUninit<[T; N]>>,
     allocated: NonNull<T>,
@@ -25,7 +25,7 @@ union ListStorage<T, const N: usize> {
 
 // SAFETY: a list owns its values and its memory, like a `Vec<T>`; both may move to another thread if `T` may.
 unsafe impl<T: Send, const N: usize> Send for List<T, N> {}
-// SAFETY: a shared reference to a list gives shared references to its values only, which `T: Sync` permits.
+// SAFETY: a shared reference to a list provides only shared references to its values, which `T: Sync` permits.
 unsafe impl<T: Sync, const N: usize> Sync for List<T, N> {}
 
 impl<T, const N: usize> List<T, N> {
@@ -105,7 +105,7 @@ impl<T, const N: usize> List<T, N> {
             return;
         }
         let capacity = required.max(2 * self.capacity);
-        let bytes = capacity.checked_mul(size_of::<T>()).expect("the bytes of a grown list must not overflow usize");
+        let bytes = capacity.checked_mul(size_of::<T>()).expect("the bytes of a list must not exceed `usize::MAX`");
         let to = allocator::allocate_regardless(bytes).cast::<T>();
         // SAFETY: `len` values are initialized in the old storage. The new block is larger and does not overlap it.
         unsafe { to.as_ptr().copy_from_nonoverlapping(self.start(), self.len) };

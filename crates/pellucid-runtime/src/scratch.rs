@@ -1,8 +1,9 @@
 //! Scratch memory: every thread keeps a stack for the tiles and panels of its kernels, so that kernels do not allocate.
 //!
-//! Nested uses are stacked: a use within another use receives the memory above it. A use that exceeds the stack
-//! allocates its own block. The stack then grows to the largest size that was needed as soon as it is empty. Slices
-//! of more than 1 MiB ([`with_filled`]) are never on the stack, and freed after their use.
+//! Nested uses are stacked: a use within another use receives the memory above it. If the memory of a use does not fit
+//! on the stack, the use allocates its own block. At the first use after the stack is empty, the stack grows to the
+//! largest size that was needed. Slices of more than 1 MiB ([`with_filled`]) are never on the stack, and are freed
+//! after their use.
 
 use crate::guard;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
@@ -16,14 +17,14 @@ const ALIGN: usize = 64;
 /// The smallest size of a thread's stack.
 const MIN_BYTES: usize = 64 << 10;
 
-/// The largest size of a slice of [`with_filled`] on the stack. Memory that may be larger, because its size depends on
-/// the operands, is a [workspace](crate::workspace).
+/// The largest size of a slice that [`with_filled`] stores on the stack. Memory that may be larger, because its size
+/// depends on the operands, is a [workspace](crate::workspace).
 pub const MAX_STACK_BYTES: usize = 1 << 20;
 
 /// The maximum number of bytes that any thread has needed simultaneously.
 static MAX_NEEDED: AtomicUsize = AtomicUsize::new(0);
 
-/// The bytes of scratch memory that all threads together currently have.
+/// The bytes of scratch memory that are currently allocated for all threads together.
 static TOTAL: AtomicUsize = AtomicUsize::new(0);
 
 /// An owned block of scratch memory.
@@ -33,7 +34,7 @@ struct ScratchBlock {
 }
 
 impl ScratchBlock {
-    /// An empty block, which needs no memory.
+    /// A block without memory.
     const NONE: ScratchBlock = ScratchBlock { start: std::ptr::null_mut(), bytes: 0 };
 
     /// Allocates a block, and aborts the process if the system has no more memory.
@@ -90,7 +91,7 @@ impl ScratchStack {
     /// Replaces the block by one of at least `bytes` bytes. The stack must be empty.
     #[cold]
     fn grow(&self, bytes: usize) {
-        // Powers of two bound the number of reallocations in the life of a thread.
+        // Sizes that are powers of two limit the number of reallocations in the life of a thread.
         let bytes = bytes.next_power_of_two().max(MIN_BYTES);
         self.block.set(ScratchBlock::NONE);
         let block = ScratchBlock::new(bytes);
@@ -142,14 +143,15 @@ impl Drop for ScratchFrame {
 /// The memory is uninitialized, aligned to 64 bytes, and not used by any other code until `f` returns.
 ///
 /// # Panics
-/// Panics if the size overflows the address space and, in builds with debug assertions, if `f` writes outside the
+/// Panics if the size exceeds the address space. In builds with debug assertions, also panics if `f` writes outside the
 /// memory.
 #[inline]
 pub fn with_buffer<T, R>(count: usize, f: impl FnOnce(*mut T) -> R) -> R {
     with_memory(count, guard::EXACT, f)
 }
 
-/// Runs `f` as [`with_buffer`] does, with memory of the stack, or with a block that is freed when `f` returns.
+/// Runs `f` as [`with_buffer`] does, with memory of the stack or, if `has_own_block`, with a block that is freed when
+/// `f` returns.
 #[inline]
 fn with_memory<T, R>(count: usize, has_own_block: bool, f: impl FnOnce(*mut T) -> R) -> R {
     const { assert!(align_of::<T>() <= ALIGN) };
@@ -177,7 +179,7 @@ fn with_memory<T, R>(count: usize, has_own_block: bool, f: impl FnOnce(*mut T) -
 /// the stacks of all threads for the life of the process.
 ///
 /// # Panics
-/// Panics if the size overflows the address space.
+/// Panics if the size exceeds the address space.
 #[inline]
 pub fn with_filled<T: Copy, R>(count: usize, value: T, f: impl FnOnce(&mut [T]) -> R) -> R {
     let is_large = count.saturating_mul(size_of::<T>()) > MAX_STACK_BYTES;
@@ -192,8 +194,8 @@ pub fn with_filled<T: Copy, R>(count: usize, value: T, f: impl FnOnce(&mut [T]) 
     })
 }
 
-/// Returns the bytes of scratch memory that all threads currently have. This includes blocks that were allocated
-/// because the scratch stack of a thread was full.
+/// Returns the bytes of scratch memory that are currently allocated for all threads, including blocks that did not fit
+/// on the stack of their thread.
 pub fn total_bytes() -> usize {
     TOTAL.load(Relaxed)
 }
@@ -205,7 +207,7 @@ pub fn peak_bytes() -> usize {
 
 /// Grows the stack of this thread to the largest size that any thread has needed, if the stack is empty.
 ///
-/// Otherwise the stack grows when it is next empty.
+/// Otherwise, the stack grows at the first use after it is empty.
 pub fn reserve() {
     STACK.with(|stack| {
         stack.max_needed.set(stack.max_needed.get().max(peak_bytes()));

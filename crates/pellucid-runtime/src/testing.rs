@@ -7,8 +7,8 @@ use std::ops::{Deref, DerefMut};
 
 /// An array in a block of the allocator, with guard bytes before its first and after its last element.
 ///
-/// In builds with debug assertions, a kernel that writes outside the array fails its test when the array is dropped.
-/// See the module `guard`.
+/// In builds with debug assertions, a test fails when the array is dropped if a kernel wrote outside the array. See the
+/// module `guard`.
 #[derive(Debug)]
 pub struct Guarded<T> {
     buffer: CpuBuffer,
@@ -25,7 +25,8 @@ impl<T: bytemuck::Pod> Guarded<T> {
         guarded
     }
 
-    /// Creates an array of `len` elements that mark unwritten memory: NaN for floats, −1 for signed integers.
+    /// Creates an array of `len` elements with the value that marks unwritten memory: NaN for floats, −1 for signed
+    /// integers.
     pub fn unwritten(len: usize) -> Guarded<T> {
         let unwritten: T = bytemuck::pod_read_unaligned(&[0xff; 16][..size_of::<T>()]);
         Guarded::from_slice(&vec![unwritten; len])

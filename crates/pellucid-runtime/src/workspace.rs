@@ -1,7 +1,7 @@
 //! Workspaces: uninitialized memory of kernels whose size depends on the operands.
 //!
-//! A workspace of at most [`MAX_STACK_BYTES`] is scratch memory of its thread. A larger one is a [`CpuBuffer`], so it
-//! is counted, limited by the memory cap, and freed after its use.
+//! A workspace of at most [`MAX_STACK_BYTES`] is scratch memory of its thread. A larger workspace is a [`CpuBuffer`]:
+//! it counts as memory in use, is subject to the memory cap, and is freed after its use.
 
 use crate::CpuBuffer;
 use crate::scratch::{self, MAX_STACK_BYTES};
@@ -12,7 +12,8 @@ use std::ops::Range;
 /// Runs `f` with a workspace of `bytes` bytes, which is aligned to 64 bytes.
 ///
 /// # Errors
-/// [`Error::OutOfMemory`](pellucid_ir::Error::OutOfMemory) if a large workspace cannot be allocated; the errors of `f`.
+/// [`Error::OutOfMemory`](pellucid_ir::Error::OutOfMemory) if a large workspace cannot be allocated, or the error of
+/// `f`.
 pub fn with_workspace<R>(bytes: usize, f: impl FnOnce(*mut u8) -> Result<R>) -> Result<R> {
     if bytes <= MAX_STACK_BYTES {
         return scratch::with_buffer(bytes, f);
@@ -21,12 +22,13 @@ pub fn with_workspace<R>(bytes: usize, f: impl FnOnce(*mut u8) -> Result<R>) -> 
     f(buffer.ensure()?.as_ptr())
 }
 
-/// Runs `work` over `0..total`, split into ranges of at least `grain` indices, each with a workspace of `bytes` bytes,
-/// which is aligned to 64 bytes. With a large workspace, every index is a range, and each thread has one workspace.
+/// Runs `work` over `0..total`, split into ranges, each with a workspace of `bytes` bytes, which is aligned to 64
+/// bytes. The ranges have the sizes that [`parallel_ranges`] chooses. If the workspace is larger than
+/// [`MAX_STACK_BYTES`], every index is a separate range instead, and each thread uses one workspace for all its ranges.
 ///
 /// # Errors
-/// [`Error::OutOfMemory`](pellucid_ir::Error::OutOfMemory) if large workspaces cannot be allocated. `work` has then not
-/// been called.
+/// [`Error::OutOfMemory`](pellucid_ir::Error::OutOfMemory) if large workspaces cannot be allocated. In this case,
+/// `work` is never called.
 pub fn parallel_ranges_with_workspace(
     total: usize,
     grain: usize,

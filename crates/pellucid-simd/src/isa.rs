@@ -22,15 +22,15 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// Returns the widest instruction set that this processor supports, without [`Isa::Amx`]. Detection runs once per
-    /// process.
+    /// Returns the widest instruction set that this processor supports, except [`Isa::Amx`], which
+    /// [`has_amx`](Self::has_amx) detects. Detection runs once per process.
     #[inline]
     pub fn best() -> Isa {
         static BEST: OnceLock<Isa> = OnceLock::new();
         *BEST.get_or_init(|| *Isa::available().last().unwrap_or(&Isa::Portable))
     }
 
-    /// Returns all instruction sets that this processor supports, in ascending order, without [`Isa::Amx`].
+    /// Returns all instruction sets that this processor supports, except [`Isa::Amx`], in ascending order.
     pub fn available() -> &'static [Isa] {
         #[cfg(target_arch = "x86_64")]
         {
@@ -116,7 +116,8 @@ impl InstructionSet for Avx512 {
 ///
 /// With `<S> + "feature"`, the function for [`Isa::Avx512`] and [`Isa::Amx`] also enables this feature of x86-64.
 ///
-/// In a `const` block, the compiler generates code only for the variants that the block names.
+/// If the function is called in a `const` block with a constant instruction set, the compiler generates code only for
+/// this instruction set.
 ///
 /// # Safety of the returned function pointer
 /// - *Instruction set*: the processor supports the `isa` that selected the pointer and, from [`Isa::Avx512`] on, the
@@ -196,8 +197,8 @@ macro_rules! per_isa {
 /// Calls a function that [`per_isa!`] defines, for the narrower of the instruction set `$isa` and the constant
 /// `$widest`.
 ///
-/// Variants for instruction sets above `$widest` are not compiled. This is for kernels that wider vectors do not make
-/// faster, because they are bound by memory or latency, and for kernels that rarely run.
+/// Variants for instruction sets above `$widest` are not compiled. This macro is meant for kernels that rarely run, and
+/// for kernels that are bound by memory or latency, so that wider vectors do not make them faster.
 #[macro_export]
 macro_rules! up_to {
     ($widest:expr, $isa:expr, $($function:tt)+) => {
@@ -247,7 +248,7 @@ pub trait AutoVectorized {
     /// The result of the computation.
     type Output;
 
-    /// Runs the computation. Implementations are `#[inline(always)]`, and so are all functions that they call.
+    /// Runs the computation. Implementations must be `#[inline(always)]`, and so must all functions that they call.
     fn run(self) -> Self::Output;
 }
 

@@ -17,7 +17,7 @@ thread_local! {
     static SELECTED: Cell<Option<&'static ThreadPool>> = const { Cell::new(None) };
 }
 
-/// Runs `f` with a pool of `n` threads for every kernel that `f` launches. The calling thread is one of the `n`.
+/// Runs `f`, and runs every kernel that `f` launches on a pool of `n` threads. The calling thread is one of them.
 ///
 /// `n` = 0 selects the number of threads of the machine. Pools are cached, one for each `n`, and never dropped.
 ///
@@ -38,7 +38,7 @@ pub fn with_threads<R: Send>(n: usize, f: impl FnOnce() -> R + Send) -> R {
 fn pool_with(n: usize) -> &'static ThreadPool {
     static POOLS: Mutex<BTreeMap<usize, &'static ThreadPool>> = Mutex::new(BTreeMap::new());
     let machine = std::thread::available_parallelism().map_or(1, NonZero::get);
-    // A larger number is a configuration error: the stacks of the threads would exhaust the memory.
+    // A larger `n` is probably a mistake: the stacks of the threads would exhaust the memory.
     let n = if n == 0 { machine } else { n.min((8 * machine).max(64)) };
     let create = || ThreadPool::new(n, warm_up);
     lock(&POOLS).entry(n).or_insert_with(create)
@@ -52,22 +52,23 @@ fn pool() -> &'static ThreadPool {
     SELECTED.get().unwrap_or_else(|| DEFAULT.get_or_init(|| pool_with(setting().unwrap_or(0))))
 }
 
-/// Returns the number of threads that run a kernel of this thread.
+/// Returns the number of threads of the pool that runs the kernels of this thread.
 #[inline]
 pub fn count() -> usize {
     pool().threads()
 }
 
-/// Returns the number of worker ids for a loop of `tasks` tasks. [`parallel_for`] and [`try_parallel_for`] pass only
-/// smaller ids.
+/// Returns the number of worker ids for a loop of `tasks` tasks. All worker ids that [`parallel_for`] and
+/// [`try_parallel_for`] pass to a task are below this number.
 pub fn worker_ids(tasks: usize) -> usize {
     count().min(tasks).max(1)
 }
 
-/// The bytes of memory traffic for which a separate task is worthwhile.
+/// The number of bytes of memory traffic that justifies a separate task.
 pub const GRAIN: usize = 64 << 10;
 
-/// Calls `work(worker, i)` once for every `i < count`, on all threads of the pool.
+/// Calls `work(worker, i)` once for every `i < count`, on the threads of the pool, or on the calling thread alone if
+/// the pool is busy.
 ///
 /// Threads claim chunks of `chunk` consecutive indices. Calls with the same worker id run one after the other, so
 /// `work` may index scratch memory by worker id. The worker ids are below [`worker_ids`]`(count)`. The function returns
@@ -82,7 +83,7 @@ pub fn parallel_for(count: usize, chunk: usize, work: impl Fn(usize, usize) + Sy
 /// Calls `work(worker, i)` as [`parallel_for`] does, for work that may fail.
 ///
 /// # Errors
-/// Returns one of the errors of the calls. Other calls may have been skipped.
+/// Returns the error of one of the calls that failed. After an error, further calls are skipped.
 ///
 /// # Panics
 /// Panics if a call of `work` panics, with the payload of that panic.
@@ -98,9 +99,9 @@ pub fn try_parallel_for(count: usize, chunk: usize, work: impl Fn(usize, usize) 
     failed.into_inner().map_or(Ok(()), Err)
 }
 
-/// Runs `work` over `0..total`, split into ranges of at least `grain` indices.
+/// Runs `work` over `0..total`, split into ranges of at least `grain` indices. Only the last range may be shorter.
 ///
-/// If there is only one range, it runs on the calling thread. The result must not depend on how the indices are split.
+/// A single range runs on the calling thread. The results of `work` must not depend on how the indices are split.
 #[inline]
 pub fn parallel_ranges(total: usize, grain: usize, work: impl Fn(Range<usize>) + Sync) {
     let tasks = total / grain.max(1);
@@ -115,7 +116,7 @@ pub fn parallel_ranges(total: usize, grain: usize, work: impl Fn(Range<usize>) +
 
 /// Prepares the calling thread for tasks, so that they need no system allocation.
 ///
-/// Fills the thread cache with a few small blocks, and reserves as much scratch memory as any thread has needed.
+/// Caches a few small blocks for the thread, and reserves as much scratch memory as any thread has needed.
 pub fn warm_up() {
     allocator::prefill();
     scratch::reserve();
@@ -123,7 +124,7 @@ pub fn warm_up() {
 
 /// Reserves on every helper thread as much scratch memory as any thread has needed.
 ///
-/// The assignment of tasks to threads varies between runs. A step that has run once must not allocate again.
+/// A step that has run once must not allocate again, although each run may assign its tasks to other threads.
 #[inline]
 pub fn reserve_scratch() {
     pool().reserve_scratch(scratch::peak_bytes(), scratch::reserve);
@@ -136,15 +137,15 @@ pub struct SharedPtr<T>(
     pub *mut T,
 );
 
-// SAFETY: sending a pointer accesses no memory. Every access through it is an unsafe operation whose author shows that
-// no other thread accesses the same elements.
+// SAFETY: sending a pointer accesses no memory. Every access through it is an unsafe operation, whose SAFETY comment
+// must show that no other thread accesses the same elements.
 unsafe impl<T> Send for SharedPtr<T> {}
-// SAFETY: sharing a pointer accesses no memory. Every access through it is an unsafe operation whose author shows that
-// no other thread accesses the same elements.
+// SAFETY: sharing a pointer accesses no memory. Every access through it is an unsafe operation, whose SAFETY comment
+// must show that no other thread accesses the same elements.
 unsafe impl<T> Sync for SharedPtr<T> {}
 
 impl<T> SharedPtr<T> {
-    /// Returns the pointer. As a method, it makes closures capture the `SharedPtr` instead of its field.
+    /// Returns the pointer. Closures that call this method capture the `SharedPtr` instead of its field.
     #[inline(always)]
     pub fn get(&self) -> *mut T {
         self.0
@@ -194,7 +195,7 @@ mod tests {
                 let worker_count = worker_ids(tasks);
                 parallel_for(tasks, 1, |worker, _| {
                     assert!(worker < worker_count, "worker id {worker} must be less than {worker_count}");
-                    assert_eq!(count(), 4, "a helper must use the pool to which it belongs");
+                    assert_eq!(count(), 4, "a task on a helper must use the pool of this helper");
                     assert_eq!(
                         busy[worker].fetch_add(1, Ordering::SeqCst),
                         0,

@@ -103,7 +103,7 @@ impl AtomicFlag for AtomicBool {
 }
 
 impl Primitives for StdPrimitives {
-    /// About 10 µs, within which the next kernel of a step usually starts.
+    /// These polls take about 10 µs, within which the next kernel of a step usually starts.
     const SPINS: usize = 200;
     type Counter = AtomicUsize;
     type Flag = AtomicBool;

@@ -2,12 +2,12 @@
 //!
 //! A job is a closure over the indices `0..count`. Every thread claims chunks of consecutive indices by an atomic
 //! addition to one counter, so publishing a job allocates nothing. A general pool cannot guarantee this for jobs from
-//! threads outside the pool (rayon's queue allocates a block for every 63 jobs). The caller works too, and does not
-//! wait for helpers that have not joined when the indices are used up. The caller need not hand its job to a thread of
-//! the pool, which would have to be woken and waited for.
+//! threads outside the pool (rayon's queue allocates a block for every 63 jobs). The caller works too. When no index is
+//! left, it waits only for the helpers that have joined the job. So a job does not depend on a thread of the pool,
+//! which the caller would have to wake and wait for.
 //!
-//! The helpers serve one job at a time. A job that arrives in the meantime, from another thread or from within a task,
-//! runs on its own thread alone.
+//! The helpers serve one job at a time. A job that another thread or a task starts in the meantime runs only on the
+//! thread that starts it.
 //!
 //! The protocol is generic over its atomics, locks and condition variables. The tests run it with the primitives of a
 //! model checker, which explores every interleaving of a few threads.
@@ -29,9 +29,9 @@ pub(super) struct ThreadPool<P: Primitives = StdPrimitives> {
     busy: P::Flag,
     /// The number of published jobs. It changes only while `state` is locked.
     jobs: P::Counter,
-    /// The number of helpers that work on the job. It changes only while `state` is locked.
+    /// The number of helpers that have joined the job and not yet left it. It changes only while `state` is locked.
     active_helpers: P::Counter,
-    /// The bytes of scratch memory that all helpers have reserved.
+    /// The number of bytes of scratch memory that every helper has reserved.
     reserved_scratch: P::Counter,
     state: P::Mutex<PoolState<P>>,
     /// Helpers wait here for a job.
@@ -40,14 +40,14 @@ pub(super) struct ThreadPool<P: Primitives = StdPrimitives> {
     helpers_left: P::Condvar,
 }
 
-/// The state of a pool that its lock protects.
+/// The part of a pool's state that a lock protects.
 struct PoolState<P: Primitives> {
     job: Option<PoolJob<P>>,
-    /// The number of helpers that have joined the job.
+    /// The number of helpers that have joined the job since its start.
     joined: usize,
     /// The number of helpers that sleep.
     sleeping: usize,
-    /// Whether the caller sleeps.
+    /// True while the caller sleeps.
     caller_waits: bool,
     /// The first panic of a helper's task.
     panic: Option<Box<dyn Any + Send>>,
@@ -102,7 +102,8 @@ impl<P: Primitives> PoolJob<P> {
 impl ThreadPool {
     /// Starts a pool of `threads` threads, including the calling thread. Each helper calls `initialize` first.
     ///
-    /// If the system fails to start a thread, the pool consists of the threads that did start. A pool is never dropped.
+    /// If the system fails to start a thread, the pool consists of the threads that were started before. A pool is
+    /// never dropped.
     pub(super) fn new(threads: usize, initialize: fn()) -> &'static ThreadPool {
         let (ready, ready_helpers) = mpsc::channel();
         for index in 1..threads {
@@ -123,7 +124,7 @@ impl ThreadPool {
             }
         }
         drop(ready);
-        // A helper whose initialization panics drops its sender without sending, and is not counted.
+        // A helper whose initialization panics drops its sender without sending, so it is not part of the pool.
         let helpers: Vec<_> = ready_helpers.iter().collect();
         let pool: &'static ThreadPool = Box::leak(Box::new(ThreadPool::idle(helpers.len() + 1)));
         for start in helpers {
@@ -134,7 +135,7 @@ impl ThreadPool {
 }
 
 impl<P: Primitives> ThreadPool<P> {
-    /// Creates a pool of `threads` threads without a job. All but the calling thread must call
+    /// Creates a pool of `threads` threads without a job. `threads` − 1 other threads must call
     /// [`ThreadPool::serve_jobs`].
     fn idle(threads: usize) -> ThreadPool<P> {
         ThreadPool {
@@ -177,9 +178,9 @@ impl<P: Primitives> ThreadPool<P> {
         }
     }
 
-    /// Calls `reserve` once on every helper, unless the helpers have reserved `bytes` of scratch memory already.
+    /// Calls `reserve` once on every helper, unless every helper has already reserved `bytes` bytes of scratch memory.
     ///
-    /// Does nothing while the helpers serve a job; a later call repeats the attempt.
+    /// Does nothing while the helpers serve a job. A later call then tries again.
     pub(super) fn reserve_scratch(&self, bytes: usize, reserve: fn()) {
         if bytes > self.reserved_scratch.load(Ordering::Relaxed) && self.call_on_helpers(reserve) {
             self.reserved_scratch.store(bytes, Ordering::Relaxed);
@@ -237,7 +238,7 @@ impl<P: Primitives> ThreadPool<P> {
         (0..sleepers).for_each(|_| P::notify_one(&self.job_published));
         let caller_result = catch_unwind(AssertUnwindSafe(|| caller_work(&job)));
         self.lock().job = None;
-        // No helper can join after this point. The helpers that joined must leave.
+        // No helper can join after this point, but helpers that joined may still be working.
         for _ in 0..P::SPINS {
             if self.active_helpers.load(Ordering::Acquire) == 0 {
                 break;
@@ -256,8 +257,8 @@ impl<P: Primitives> ThreadPool<P> {
         caller_result.and(panic.map_or(Ok(()), Err))
     }
 
-    /// Joins jobs one after the other. Returns if there is no job and `keep_running` returns false. Helper threads run
-    /// this.
+    /// Joins jobs one after the other. Returns when there is no job to join and `keep_running` returns false. This is
+    /// the main loop of a helper thread.
     fn serve_jobs(&self, keep_running: impl Fn() -> bool) {
         let mut seen_jobs = 0;
         while let Some((job, worker)) = self.join_next_job(&mut seen_jobs, &keep_running) {
@@ -304,7 +305,7 @@ impl<P: Primitives> ThreadPool<P> {
         }
     }
 
-    /// Locks the state. No callback of a caller runs while the lock is held.
+    /// Locks the state. No closure of a caller may run while the lock is held.
     fn lock(&self) -> P::Guard<'_, PoolState<P>> {
         P::lock(&self.state)
     }

@@ -11,10 +11,10 @@ const FRAC_1_SQRT_PI: f64 = 0.564_189_583_547_756_3;
 /// The highest order of a modified Bessel function. Derivatives need orders slightly above the common ones.
 const MAX_ORDER: f64 = 30.0;
 
-/// Returns J_n(x) for an integer n with |n| ≤ 10⁴; otherwise NaN.
+/// Returns J_n(x) for an integer n with |n| ≤ 10⁴. For any other n, returns NaN.
 ///
-/// For n < |x| the recurrence J_{n+1} = (2n/x)·J_n − J_{n−1} is stable. Otherwise it is applied downwards, from the
-/// quotient J_n/J_{n−1}, which is a continued fraction (fdlibm, Sun Microsystems 1993).
+/// For n < |x| the recurrence J_{n+1} = (2n/x)·J_n − J_{n−1} is stable. For n ≥ |x| it is applied downwards, and starts
+/// with the quotient J_n/J_{n−1}, which a continued fraction computes (fdlibm, Sun Microsystems 1993).
 pub fn bessel_j(n: f64, x: f64) -> f64 {
     let (order, a) = (n.abs(), x.abs());
     if order > 1e4 || order != order.floor() || x.is_nan() {
@@ -33,7 +33,8 @@ pub fn bessel_j(n: f64, x: f64) -> f64 {
         }
         return sign * power;
     }
-    // The loop computes J₀, J₁ or both, so that shaders contain the function once.
+    // The loop computes J₀, J₁ or both, and contains the only call, because shaders are compiled with all calls
+    // inlined.
     let (mut below, mut y) = (0.0, 0.0);
     let mut k = if order >= 2.0 { 0.0 } else { order };
     let last = if order >= 1.0 { 1.0 } else { 0.0 };
@@ -55,7 +56,7 @@ pub fn bessel_j(n: f64, x: f64) -> f64 {
         }
         return sign * y;
     }
-    // The number of terms of the continued fraction follows from the growth of its denominators.
+    // The number of terms of the continued fraction is determined by the growth of its denominators.
     let mut factor = 2.0 * order / a + 2.0 / a;
     let (mut previous, mut denominator) = (2.0 * order / a, 2.0 * order / a * factor - 1.0);
     let mut terms = 1.0;
@@ -71,7 +72,7 @@ pub fn bessel_j(n: f64, x: f64) -> f64 {
         quotient = 1.0 / (2.0 * (terms + order) / a - quotient);
         terms -= 1.0;
     }
-    // `upper` and `lower` are proportional to J_k and J_{k−1}; for k = n the factor is 1.
+    // `upper` and `lower` are J_k and J_{k−1}, both divided by J_{n−1} and by a scale that prevents overflow.
     let (mut upper, mut lower) = (quotient, 1.0f64);
     k = order - 1.0;
     while k > 0.0 {
@@ -89,7 +90,8 @@ pub fn bessel_j(n: f64, x: f64) -> f64 {
     sign * (quotient * scaled)
 }
 
-/// Returns Y_n(x) for an integer n with |n| ≤ 10⁴, otherwise NaN; −∞ at x = 0, NaN for x < 0.
+/// Returns Y_n(x) for an integer n with |n| ≤ 10⁴ and x ≥ 0, otherwise NaN. At x = 0, the result is ∞ if n is odd and
+/// negative, and −∞ otherwise.
 ///
 /// The recurrence Y_{n+1} = (2n/x)·Y_n − Y_{n−1} is stable for all x.
 pub fn bessel_y(n: f64, x: f64) -> f64 {
@@ -198,7 +200,7 @@ fn is_odd(order: f64) -> bool {
     if order < 2.0 { order == 1.0 } else { order * 0.5 != (order * 0.5).floor() }
 }
 
-/// Returns J_n(x) or, for kind 2, Y_n(x) for n = 0 or 1 and finite x > 0. J_n is also defined at x = 0.
+/// Returns J_n(x) for `kind` 1 and Y_n(x) for `kind` 2, n = 0 or 1, for finite x > 0. J_n(0) is also supported.
 #[inline(always)]
 fn bessel_jy_01(order: f64, x: f64, kind: f64) -> f64 {
     if x >= 2.0 {
@@ -209,7 +211,7 @@ fn bessel_jy_01(order: f64, x: f64, kind: f64) -> f64 {
     if kind == 1.0 {
         return first;
     }
-    // Without the logarithm, and for n = 1 without the pole, even functions remain.
+    // Y₀(x) without the logarithmic term, and Y₁(x)/x without the logarithmic term and the pole, are functions of x².
     let product = first * libm::log(x);
     if order == 0.0 {
         let u = horner(
@@ -297,7 +299,7 @@ fn small_j1(x: f64, z: f64) -> f64 {
     (0.5 + r / s) * x
 }
 
-/// Returns J_n(x) or, for kind 2, Y_n(x) for n = 0 or 1 and x ≥ 2.
+/// Returns J_n(x) for `kind` 1 and Y_n(x) for `kind` 2, n = 0 or 1, for x ≥ 2.
 ///
 /// With φ = x − π/4 − n·π/2, J is √(2/πx)·(P·cos φ − Q·sin φ) and Y is √(2/πx)·(P·sin φ + Q·cos φ).
 #[inline(always)]
@@ -326,7 +328,7 @@ fn bessel_jy_01_from_2(order: f64, x: f64, kind: f64) -> f64 {
     let (sine, cosine) = sine_and_cosine(x);
     let p = 1.0 + r / s;
     let q = (u / v + if order == 1.0 { 0.375 } else { -0.125 }) / x;
-    // The phases of J₀, Y₀, J₁ and Y₁ differ by multiples of π/2: J₁ is like Y₀, and Y₁ like −J₀.
+    // The phases of J₀, Y₀, J₁ and Y₁ differ by multiples of π/2: J₁ has the phase of Y₀, and Y₁ has the phase of −J₀.
     let is_cosine = kind - order == 1.0;
     let y = if is_cosine { p * cosine - q * sine } else { p * sine + q * cosine };
     (if kind + order == 3.0 { -y } else { y }) * (FRAC_1_SQRT_PI / x.sqrt())
@@ -334,8 +336,8 @@ fn bessel_jy_01_from_2(order: f64, x: f64, kind: f64) -> f64 {
 
 /// Returns √2·sin(x − π/4) = sin x − cos x and √2·cos(x − π/4) = sin x + cos x for x ≥ 2.
 ///
-/// Their product is −cos 2x, from which the factor that suffers cancellation is computed. Shaders use a separate
-/// function, which reduces x − π/4 exactly.
+/// Cancellation makes one of them inaccurate. It is computed as −cos 2x, the product of both, divided by the other.
+/// Shaders use a separate function, which reduces x − π/4 exactly.
 fn sine_and_cosine(x: f64) -> (f64, f64) {
     let (s, c) = (libm::sin(x), libm::cos(x));
     let (difference, sum) = (s - c, s + c);
@@ -346,7 +348,7 @@ fn sine_and_cosine(x: f64) -> (f64, f64) {
     if s * c < 0.0 { (difference, product / difference) } else { (product / sum, sum) }
 }
 
-/// Returns I_n(x) for an integer n with |n| ≤ 30. For any other n and finite x the result is NaN.
+/// Returns I_n(x) for an integer n with |n| ≤ 30, or for infinite x; otherwise NaN.
 pub fn bessel_i(n: f64, x: f64) -> f64 {
     if x.is_infinite() {
         return with_parity(n, x, f64::INFINITY);
@@ -413,24 +415,24 @@ fn asymptotic_series(order: f64, a: f64) -> f64 {
     sum / (2.0 * PI * a).sqrt()
 }
 
-/// Returns K_n(x) for an integer n with |n| ≤ 30, otherwise NaN; ∞ at x = 0, NaN for x < 0.
+/// Returns K_n(x), which is ∞ at x = 0, for an integer n with |n| ≤ 30 and x ≥ 0; otherwise NaN.
 pub fn bessel_k(n: f64, x: f64) -> f64 {
     let (y, exponent) = factor_and_exponent(n, x);
     y * exp(exponent)
 }
 
-/// Returns eˣ·K_n(x) for an integer n with |n| ≤ 30, otherwise NaN; ∞ at x = 0, NaN for x < 0.
+/// Returns eˣ·K_n(x), which is ∞ at x = 0, for an integer n with |n| ≤ 30 and x ≥ 0; otherwise NaN.
 pub fn bessel_ke(n: f64, x: f64) -> f64 {
     let (y, exponent) = factor_and_exponent(n, x);
     let scale = if exponent == 0.0 { x } else { 0.0 };
     y * exp(scale)
 }
 
-/// Returns (y, e) with K_n(x) = y·eᵉ, where e is 0 or −x.
+/// Returns (y, a) with K_n(x) = y·eᵃ. For finite x > 0, a is 0 or −x. Otherwise, y itself is 0, ∞ or NaN.
 ///
 /// For x ≤ 2, K₀ and K₁ are power series (Abramowitz & Stegun 9.6.13; Temme 1975). For larger x they follow from a
-/// continued fraction and its sum (Temme 1975; Thompson & Barnett 1987). The recurrence
-/// K_{n+1} = K_{n−1} + (2n/x)·K_n is stable.
+/// continued fraction and a series, which Steed's method evaluates together (Temme 1975; Thompson & Barnett 1987). The
+/// recurrence K_{n+1} = K_{n−1} + (2n/x)·K_n is stable.
 fn factor_and_exponent(n: f64, x: f64) -> (f64, f64) {
     let order = n.abs();
     if !is_supported_order(order) || x.is_nan() || x < 0.0 {

@@ -1,11 +1,11 @@
-//! [`F32Lanes`]: the operations with which the register-level functions of `f32` are written.
+//! [`F32Lanes`]: the operations of functions that compute one `f32` or several vector registers of `f32`.
 
 use std::ops::{Add, Div, Mul, Sub};
 
 /// One `f32`, or several vectors of `f32`, with the same operations and the same rounding.
 ///
-/// A function that is generic over this trait is the scalar function for `f32`. For several vectors, its operations
-/// are interleaved, so that the processor finds independent instructions within a short reorder window.
+/// A function that is generic over this trait is the scalar function for `f32`. Called with several vectors, it
+/// interleaves their operations, so that a processor with a short reorder window finds independent instructions.
 pub trait F32Lanes: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> {
     /// Returns the constant c, broadcast to all lanes.
     fn splat(c: f32) -> Self;

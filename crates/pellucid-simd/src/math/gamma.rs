@@ -3,7 +3,7 @@
 use super::double::{cos_reduced, exp, ln, pow, power_of_two, sin_reduced};
 use std::f64::consts::PI;
 
-/// Evaluates c₀ + x·(c₁ + x·(c₂ + …)) by Horner's rule without fused steps.
+/// Evaluates c₀ + x·(c₁ + x·(c₂ + …)) by Horner's rule without fused multiply-adds.
 ///
 /// Scalar code is compiled for the baseline processor, on which a fused multiply-add is a library call.
 #[inline(always)]
@@ -19,7 +19,7 @@ pub(super) fn horner<const N: usize>(x: f64, c: [f64; N]) -> f64 {
 
 /// Returns ln |Γ(x)|; ∞ at 0, −1, −2, ...
 ///
-/// Negative x use reflection: |Γ(x)·Γ(1 − x)| = π/|sin πx|.
+/// For negative x, the reflection formula |Γ(x)·Γ(1 − x)| = π/|sin πx| is used.
 #[inline(always)]
 pub fn lgamma(x: f64) -> f64 {
     let a = x.abs();
@@ -27,7 +27,7 @@ pub fn lgamma(x: f64) -> f64 {
         return a;
     }
     let y = lgamma_positive(a);
-    // Γ(x) = 1/x to the last bit for tiny x, of both signs.
+    // For tiny x of either sign, |Γ(x)| is 1/|x| to the last bit.
     if x > 0.0 || a < 8.5e-22 {
         return y;
     }
@@ -37,11 +37,11 @@ pub fn lgamma(x: f64) -> f64 {
 
 /// Returns ln Γ(x) for finite x ≥ 0 (fdlibm, Sun Microsystems 1993).
 ///
-/// Below 2 the result is a polynomial in the distance to 2, 1 or the minimum of Γ, and ln Γ(x + 1) − ln x for small x.
-/// The recurrence moves x < 8 into [2, 3]. Stirling's series is used for larger x.
+/// For x < 2, ln Γ is approximated by a function of the distance of x to 2, 1 or the minimum of Γ; for small x it is
+/// computed as ln Γ(x + 1) − ln x. The recurrence moves x < 8 into [2, 3]. Stirling's series is used for larger x.
 #[inline(always)]
 fn lgamma_positive(x: f64) -> f64 {
-    // The only logarithm is computed in one place, because shaders are compiled with all calls inlined.
+    // All branches share this logarithm, because shaders are compiled with all calls inlined.
     let log = ln(logarithm_in_lgamma(x));
     if x < 2.0 {
         let is_small = x < 0.9;
@@ -209,9 +209,10 @@ fn lgamma_near_one(y: f64) -> f64 {
 
 /// Returns ψ(x) = d/dx ln Γ(x); NaN at −1, −2, ..., and ∓∞ at ±0.
 ///
-/// Negative x use reflection. The recurrence ψ(x + 1) = ψ(x) + 1/x then moves x into [1, 2], where ψ(x)/(x − x₀) is a
-/// minimax polynomial; x₀ is the positive zero of ψ, stored as the sum of two floats. For x ≥ 10 the asymptotic series
-/// is used (Abramowitz & Stegun 6.3.18). Near the negative zeros the error is relative to 1, not to ψ.
+/// For negative x, the reflection formula is used. The recurrence ψ(x + 1) = ψ(x) + 1/x then moves x into [1, 2], where
+/// a minimax function approximates ψ(x)/(x − x₀); x₀ is the positive zero of ψ, stored as the sum of two floats. For x
+/// ≥ 10 the asymptotic series is used (Abramowitz & Stegun 6.3.18). Near the negative zeros of ψ, only the absolute
+/// error is small, not the relative error.
 #[inline(always)]
 pub fn digamma(x: f64) -> f64 {
     if x == 0.0 {
@@ -299,8 +300,9 @@ fn cot_pi(x: f64) -> f64 {
 
 /// Returns the n-th polygamma function ψ⁽ⁿ⁾(x) = (−1)ⁿ⁺¹ n! ζ(n + 1, x).
 ///
-/// n is an integer from 0 to 170, beyond which n! overflows; for any other n the result is NaN. At a pole the result is
-/// ∞ if both one-sided limits agree, otherwise NaN.
+/// n must be an integer from 0 to 170, because larger factorials overflow; for any other n the result is NaN. At a
+/// pole, the result is ∞ if n is odd, and NaN if n is even, because then the one-sided limits differ. For n = 0, see
+/// [`digamma`].
 pub fn polygamma(n: f64, x: f64) -> f64 {
     if n == 0.0 {
         return digamma(x);
@@ -312,8 +314,8 @@ pub fn polygamma(n: f64, x: f64) -> f64 {
     if x <= 0.0 && x == x.floor() {
         return if odd { f64::INFINITY } else { f64::NAN };
     }
-    // n! is factorial·2^shift, and the sum of the powers has the factor 2^shift, because n! exceeds the range of `f32`,
-    // in which shaders compute.
+    // n! is represented as factorial·2^shift, and ζ is multiplied by 2^shift, because n! exceeds the range of `f32`, in
+    // which shaders compute.
     let (mut factorial, mut shift, mut k) = (1.0, 0.0, 2.0);
     while k <= n {
         factorial *= k;
@@ -329,7 +331,8 @@ pub fn polygamma(n: f64, x: f64) -> f64 {
 
 /// Returns the Hurwitz zeta function ζ(s, q) = Σ (q + k)⁻ˢ over k ≥ 0.
 ///
-/// The result is ∞ for s = 1 and at q = 0, −1, −2, ... It is NaN for s < 1, and for q < 0 unless s is an integer.
+/// The result is NaN for s < 1, and ∞ for s = 1. For s > 1, it is ∞ at q = 0, −1, −2, ..., and NaN at all other q < 0
+/// unless s is an integer.
 pub fn zeta(s: f64, q: f64) -> f64 {
     scaled_zeta(s, q, 0.0)
 }
@@ -384,7 +387,8 @@ fn hurwitz_zeta(s: f64, q: f64, shift: f64) -> f64 {
     }
     let (mut a, mut sum) = (q, 0.0);
     loop {
-        // a^(1 − s) is computed first and a^(−s) from it, because a^(−s) alone may underflow where shaders use `f32`.
+        // a^(1 − s) is computed first and a^(−s) from it, because a^(−s) alone may underflow in shaders, which compute
+        // in `f32`.
         let integral = scaled_power(a, s - 1.0, shift);
         let power = integral / a;
         if a >= 10.0 + s {
@@ -414,12 +418,14 @@ fn scaled_power(a: f64, s: f64, shift: f64) -> f64 {
     pow(a, -s) * power_of_two(shift as i64)
 }
 
-/// Returns the regularized lower incomplete gamma function P(a, x) for a ≥ 0 and x ≥ 0; otherwise NaN.
+/// Returns the regularized lower incomplete gamma function P(a, x) for a ≥ 0 and x ≥ 0. Otherwise, and if both are 0 or
+/// both are ∞, returns NaN.
 pub fn igamma(a: f64, x: f64) -> f64 {
     incomplete_gamma(a, x).0
 }
 
-/// Returns the regularized upper incomplete gamma function 1 − P(a, x), accurate where it is small.
+/// Returns the regularized upper incomplete gamma function 1 − P(a, x), which is accurate even if it is small. It is
+/// NaN if [`igamma`] is.
 pub fn igammac(a: f64, x: f64) -> f64 {
     incomplete_gamma(a, x).1
 }
@@ -427,8 +433,8 @@ pub fn igammac(a: f64, x: f64) -> f64 {
 /// Returns (P(a, x), Q(a, x)) with Q = 1 − P.
 ///
 /// For x < max(a, 1) computes P by its power series (Abramowitz & Stegun 6.5.29). Otherwise computes Q by its continued
-/// fraction (6.5.31) with the method of Lentz (1976). The number of terms grows as √a, so an integral replaces both for
-/// large a near x. For small a and x, Q is computed from its own series.
+/// fraction (6.5.31) with the method of Lentz (1976). Near x = a, their numbers of terms grow as √a; therefore an
+/// integral replaces both for large a. For small a and x, [`upper_gamma_of_small`] computes Q.
 fn incomplete_gamma(a: f64, x: f64) -> (f64, f64) {
     let both_infinite = a == f64::INFINITY && x == f64::INFINITY;
     if !(a >= 0.0 && x >= 0.0) || both_infinite || (a == 0.0 && x == 0.0) {
@@ -470,8 +476,8 @@ fn incomplete_gamma(a: f64, x: f64) -> (f64, f64) {
     }
 }
 
-/// Returns Q(a, x) for small a and x: Q = 1 − xᵃ/Γ(a + 1)·(1 + Σ a·(−x)ᵏ/((a + k)·k!)) with w = ln(xᵃ/Γ(a + 1)). The
-/// terms are proportional to a.
+/// Returns Q(a, x) = 1 − (1 + g)·(1 + S) = −g − S·(1 + g) for small a and x, with 1 + g = xᵃ/Γ(a + 1) and S = Σ
+/// a·(−x)ᵏ/((a + k)·k!). The series of g in w = ln(1 + g) and the sum S are accurate even for tiny a.
 fn upper_gamma_of_small(a: f64, x: f64) -> f64 {
     const EULER_GAMMA: f64 = 0.577_215_664_901_532_9;
     let log_gamma = a * (a * (0.822_467_033_424_113_2 - a * 0.400_685_634_386_531_4) - EULER_GAMMA);

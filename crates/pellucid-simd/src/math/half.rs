@@ -1,7 +1,7 @@
 //! Half-precision storage: conversions between `f16` or `bf16` and `f32`.
 //!
-//! The conversions use integer arithmetic on the bit patterns (F. Giesen, 2012). It vectorizes on every processor and
-//! never operates on a subnormal `f32`.
+//! The conversions use integer arithmetic on the bit patterns, and one addition for subnormal `f16` (F. Giesen, 2012).
+//! They vectorize on every processor. The results do not change if the processor flushes subnormal `f32` to zero.
 
 /// The 16 bits of an IEEE half-precision float.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -29,14 +29,15 @@ impl F16 {
         let exponent = magnitude & 0x0f80_0000;
         let normal = magnitude + ((127 - 15) << 23);
         let special = magnitude + ((255 - 31) << 23);
-        // A subnormal operand is the fraction with the exponent of 2⁻¹⁴, minus 2⁻¹⁴.
+        // The value of a subnormal operand is its fraction with the exponent of 2⁻¹⁴, minus 2⁻¹⁴.
         let small = (f32::from_bits(normal + (1 << 23)) - MIN_NORMAL).to_bits();
         let bits = if exponent == 0x0f80_0000 { special } else { normal };
         let bits = if exponent == 0 { small } else { bits };
         f32::from_bits(bits | (self.0 as u32 & 0x8000) << 16)
     }
 
-    /// Returns the nearest `f16`, ties to even. Values of at least 65520, which would round above 65504, become ∞.
+    /// Returns the nearest `f16`, ties to even. Magnitudes of at least 65520, which would round to a number above the
+    /// largest `f16`, 65504, become infinite.
     #[inline(always)]
     pub fn from_f32(x: f32) -> F16 {
         let sign = (x.to_bits() >> 16) as u16 & 0x8000;
@@ -145,7 +146,7 @@ mod tests {
         assert_eq!(round_to_odd(1e300), f32::MAX);
         assert!(round_to_odd(f64::NAN).is_nan());
         assert_eq!(round_to_odd(f64::INFINITY), f32::INFINITY);
-        // 2⁶² + 2⁵⁴ is a tie of `bf16`; one more rounds up.
+        // 2⁶² + 2⁵⁴ is a tie between two `bf16`. The next integer is rounded up.
         let v = (1i64 << 62) + (1 << 54) + 1;
         assert_eq!(BF16::from_f32(round_to_odd(int_round_to_odd(v))).0, BF16::from_f32((1i64 << 62) as f32).0 + 1);
     }

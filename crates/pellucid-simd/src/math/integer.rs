@@ -1,6 +1,6 @@
 //! Integer primitives: wrapping arithmetic, defined for all operands, with division that rounds down.
 
-/// An integer type in which formulas compute.
+/// An integer type for which formulas are compiled.
 pub trait Int: Copy + Ord {
     /// The value 0.
     const ZERO: Self;
@@ -16,7 +16,7 @@ pub trait Int: Copy + Ord {
     fn neg(self) -> Self;
     /// Returns |a|, wrapping.
     fn abs(self) -> Self;
-    /// Returns −1, 0 or 1.
+    /// Returns the sign of the value: −1, 0 or 1.
     fn sign(self) -> Self;
     /// Returns the bitwise complement.
     fn not(self) -> Self;
@@ -26,19 +26,19 @@ pub trait Int: Copy + Ord {
     fn or(self, b: Self) -> Self;
     /// Returns the bitwise exclusive OR.
     fn xor(self, b: Self) -> Self;
-    /// Returns ⌊a / b⌋; 0 for b = 0. MIN / −1 wraps.
+    /// Returns ⌊a / b⌋, or 0 for b = 0. The quotient MIN / −1 wraps.
     fn floor_div(self, b: Self) -> Self;
-    /// Returns a − b·⌊a / b⌋, which has the sign of b; 0 for b = 0.
+    /// Returns a − b·⌊a / b⌋, which has the sign of b, or 0 for b = 0.
     fn rem(self, b: Self) -> Self;
-    /// Returns aᵇ, wrapping. For b < 0, returns 0 unless |a| = 1.
+    /// Returns aᵇ, wrapping. For b < 0, returns ±1 if |a| = 1, and 0 otherwise.
     fn pow(self, b: Self) -> Self;
-    /// Returns a · 2ᵇ, wrapping; 0 unless 0 ≤ b < bit width.
+    /// Returns a · 2ᵇ, wrapping, if 0 ≤ b < bit width, and 0 otherwise.
     fn shl(self, b: Self) -> Self;
     /// Returns ⌊a / 2ᵇ⌋. If b is negative or at least the bit width, it counts as bit width − 1.
     fn shr(self, b: Self) -> Self;
 }
 
-/// Implements [`Int`] for integer types, each given with its unsigned type.
+/// Implements [`Int`] for integer types. Each is listed with the unsigned type of the same width.
 macro_rules! impl_int {
     ($($t:ident $unsigned:ident),*) => {$(
         impl Int for $t {
@@ -146,7 +146,7 @@ mod tests {
         for a in -9i64..=9 {
             for b in -4i64..=4 {
                 let expected = if b == 0 { 0 } else { (a as f64 / b as f64).floor() as i64 };
-                assert_eq!(a.floor_div(b), expected, "the floor division {a} / {b} is wrong");
+                assert_eq!(a.floor_div(b), expected, "the floor division {a} // {b} is wrong");
                 assert_eq!(
                     Int::rem(a, b),
                     if b == 0 { 0 } else { a - b * expected },

@@ -1,8 +1,8 @@
 //! Scalar primitives: every unary and binary function that a formula can name.
 //!
-//! Each is a plain function of one `f32` ([`single`]) or one `f64` ([`double`]). Functions that the compiler should
-//! vectorize contain selects instead of branches; a loop over such a function then compiles to vector code of the width
-//! that the caller's `#[target_feature]` allows.
+//! Each is a plain function of scalars of type `f32` ([`single`]) or `f64` ([`double`]). Functions that the compiler
+//! should vectorize contain selects instead of branches; a loop over such a function then compiles to vector code of
+//! the width that the caller's `#[target_feature]` allows.
 //!
 //! # Bit-identical results
 //!

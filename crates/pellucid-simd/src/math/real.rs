@@ -56,8 +56,8 @@ pub trait Real:
     fn is_nan(self) -> bool;
     /// Returns true if x is neither infinite nor NaN.
     fn is_finite(self) -> bool;
-    /// Returns 1/x if x and 1/x are powers of two in the range of normal numbers. Dividing by x then equals multiplying
-    /// by 1/x.
+    /// Returns 1/x if |x| and 1/|x| are powers of two in the range of normal numbers. Dividing by x then equals
+    /// multiplying by 1/x.
     fn exact_reciprocal(self) -> Option<Self>;
     /// Returns the sign of x: −1 or 1. Returns ±0 and NaN unchanged.
     #[inline(always)]
@@ -83,8 +83,8 @@ pub trait Real:
     fn floor_div(self, b: Self) -> Self;
     /// Returns a − b·⌊a / b⌋ with the sign of b, a = self.
     fn rem(self, b: Self) -> Self;
-    /// Returns true if the fast divisions are wrong for a = self: a / b is large, b is 0 or infinite, or an operand is
-    /// NaN.
+    /// Returns true if the fast divisions do not support the operands, a = self: a / b is large, b is 0 or infinite, or
+    /// an operand is NaN.
     fn is_rare_quotient(self, b: Self) -> bool;
     /// Returns [`floor_div`](Real::floor_div) without branches, unless the quotient is rare.
     fn floor_div_fast(self, b: Self) -> Self;
@@ -138,13 +138,13 @@ pub trait Real:
     fn sigmoid(self) -> Self;
     /// Returns erf x, the error function.
     fn erf(self) -> Self;
-    /// Returns 1 − erf x, accurate for large x.
+    /// Returns erfc x = 1 − erf x, which is accurate even for large x.
     fn erfc(self) -> Self;
     /// Returns erf⁻¹ x, the inverse error function.
     fn erfinv(self) -> Self;
     /// Returns e^(x²)·erfc x, the scaled complementary error function.
     fn erfcx(self) -> Self;
-    /// Returns Φ(x), the standard normal distribution function, accurate for large −x.
+    /// Returns Φ(x), the standard normal distribution function, which is accurate even for large negative x.
     fn ndtr(self) -> Self;
     /// Returns Φ⁻¹ x, the inverse of the standard normal distribution function.
     fn ndtri(self) -> Self;
@@ -156,7 +156,8 @@ pub trait Real:
     fn lgamma(self) -> Self;
     /// Returns ψ(x), the digamma function.
     fn digamma(self) -> Self;
-    /// Returns true for an operand for which the fast functions of the gamma family are not defined.
+    /// Returns true for an operand that [`lgamma_fast`](Real::lgamma_fast) and [`digamma_fast`](Real::digamma_fast) do
+    /// not support.
     fn is_rare_gamma(self) -> bool;
     /// Returns ln |Γ(x)| unless the operand is rare. In `f32` it has no branches.
     fn lgamma_fast(self) -> Self;
@@ -166,7 +167,7 @@ pub trait Real:
     fn polygamma(self, x: Self) -> Self;
     /// Returns the Hurwitz zeta function ζ(s, x), s = self.
     fn zeta(self, x: Self) -> Self;
-    /// Returns true for operands for which [`zeta_fast`](Real::zeta_fast) is not defined.
+    /// Returns true for operands that [`zeta_fast`](Real::zeta_fast) does not support.
     fn is_rare_zeta(self, x: Self) -> bool;
     /// Returns ζ(s, x), s = self, unless the operands are rare. In `f32` it has no branches.
     fn zeta_fast(self, x: Self) -> Self;
@@ -174,7 +175,7 @@ pub trait Real:
     fn igamma(self, x: Self) -> Self;
     /// Returns the regularized upper incomplete gamma function 1 − P(a, x), a = self.
     fn igammac(self, x: Self) -> Self;
-    /// Returns true for operands for which the fast incomplete gamma functions are not defined.
+    /// Returns true for operands that the fast incomplete gamma functions do not support.
     fn is_rare_incomplete_gamma(self, x: Self) -> bool;
     /// Returns P(a, x), a = self, unless the operands are rare. In `f32` it has no branches.
     fn igamma_fast(self, x: Self) -> Self;
@@ -214,7 +215,7 @@ macro_rules! impl_special {
     )*};
 }
 
-/// Implements predicates of `f64`, which has no rare operands.
+/// Implements the predicates for rare operands, which `f64` does not have.
 macro_rules! impl_without_rare {
     ($($name:ident($($x:ident)?)),*) => {$(
         #[inline(always)]
@@ -224,7 +225,7 @@ macro_rules! impl_without_rare {
     )*};
 }
 
-/// Implements the fast functions of `f64` by the functions of all operands.
+/// Implements the fast functions of `f64` by the functions that support all operands.
 macro_rules! impl_without_fast {
     ($($name:ident($($x:ident)?) $all:ident),*) => {$(
         #[inline(always)]
@@ -234,7 +235,7 @@ macro_rules! impl_without_fast {
     )*};
 }
 
-/// Implements methods of `f32` by functions of an order.
+/// Implements methods of `f32` by types that represent a function for its order.
 macro_rules! impl_of_order {
     ($($name:ident $function:ident $(:: <$scaled:literal>)?),*) => {$(
         #[inline(always)]

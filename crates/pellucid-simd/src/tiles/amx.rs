@@ -1,7 +1,7 @@
-//! The AMX instructions, and the request for permission from the operating system to use them.
+//! The AMX instructions, and the request to the operating system for permission to use them.
 //!
-//! A tile register keeps its value between two `asm!` blocks, because compiled code uses no tile registers: they are
-//! for values of a tile type, which Rust does not have.
+//! A tile register keeps its value between two `asm!` blocks: a compiler uses tile registers only for values of a tile
+//! type, which Rust does not have.
 
 use super::TileUnit;
 use std::arch::asm;
@@ -91,8 +91,8 @@ impl TileUnit for AmxTiles {
     }
 }
 
-/// Returns true if the processor has AMX-BF16, the operating system saves the tile registers, and it permits this
-/// process to use them. The processor must have AVX-512, which implies `cpuid` leaf 7 and `xgetbv`.
+/// Returns true if the processor has AMX-BF16, and the operating system saves the tile registers and permits this
+/// process to use them. The processor must have AVX-512, and therefore has `cpuid` leaf 7 and `xgetbv`.
 pub(super) fn is_permitted() -> bool {
     const AMX_BF16: u32 = 1 << 22;
     const AMX_TILE: u32 = 1 << 24;
@@ -105,8 +105,8 @@ pub(super) fn is_permitted() -> bool {
         && request_permission()
 }
 
-/// Requests permission from Linux to use the tile registers on all threads of this process (Linux 5.16). Threads
-/// receive the memory to save the registers at their first use.
+/// Requests permission from Linux to use the tile registers on all threads of this process (Linux 5.16). Linux
+/// allocates the memory to which it saves the registers of a thread when the thread first uses them.
 #[cfg(target_os = "linux")]
 fn request_permission() -> bool {
     const SYS_ARCH_PRCTL: isize = 158;

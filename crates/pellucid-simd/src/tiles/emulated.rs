@@ -2,9 +2,10 @@
 
 use super::{TILE_SIDE, TileUnit};
 
-/// Tile registers in memory, whose products are bit-identical to those of AMX. Their initial elements are NaN.
+/// Tile registers in memory. Products are bit-identical to products of AMX, with one exception. The initial elements
+/// are NaN.
 ///
-/// One difference remains: AMX also flushes a sum to zero if it is less than 2⁻¹²⁶ but rounds to 2⁻¹²⁶.
+/// The exception: if the exact value of a sum is less than 2⁻¹²⁶ but is rounded to 2⁻¹²⁶, AMX flushes it to zero.
 #[derive(Debug)]
 pub struct EmulatedTiles([[[u32; TILE_SIDE]; TILE_SIDE]; 8]);
 
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
     use crate::math::half::BF16;
 
-    /// Returns `sum` plus the products of pairs, from the element (3, 5) of the registers.
+    /// Returns `sum` plus the products of pairs, computed as element (3, 5) of a register.
     fn sum_of_products(sum: f32, products: &[[(f32, f32); 2]]) -> f32 {
         let (m, n) = (3, 5);
         let mut matrices = [[[0u32; TILE_SIDE]; TILE_SIDE]; 3];
@@ -110,7 +111,7 @@ mod tests {
         let tiny = (power(-12), power(-12));
         let one = (1.0, 1.0);
         // 2⁻²⁴ is half of the distance from 1 to the next number.
-        assert_eq!(sum_of_products(1.0, &[[tiny, tiny]]), 1.0 + power(-23), "the chains are added before C");
+        assert_eq!(sum_of_products(1.0, &[[tiny, tiny]]), 1.0 + power(-23), "the chains must be added before C");
         assert_eq!(sum_of_products(0.0, &[[one, tiny], [tiny, tiny]]), 1.0 + power(-23), "1 and 2⁻²³");
         assert_eq!(sum_of_products(0.0, &[[tiny, one], [tiny, tiny], [tiny, tiny]]), 1.0 + power(-22), "tie: 3 · 2⁻²⁴");
         assert_eq!(sum_of_products(0.0, &[[one, one], [tiny, tiny]]), 2.0, "each chain rounds");

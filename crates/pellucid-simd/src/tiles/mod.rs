@@ -1,13 +1,13 @@
 //! Tile registers: matrices in registers, and the instruction that multiplies them.
 //!
 //! AMX (Advanced Matrix Extensions, Intel, since Sapphire Rapids) adds eight registers of 16 rows × 64 bytes to x86-64.
-//! One instruction, `tdpbf16ps`, computes C + A·B of three registers, with 8192 multiply-adds: A has 16 rows of 16
-//! [pairs](crate::vector::BF16Pair) of `bf16`, B one row of 16 columns for each of these pairs, and C 16 × 16 sums in
-//! `f32`.
+//! One instruction, `tdpbf16ps`, computes C + A·B of three registers with 8192 multiply-adds: A has 16 rows of 16
+//! [pairs](crate::vector::BF16Pair) of `bf16`, B has 16 rows of 16 pairs (row k for pair k of A), and C has 16 × 16
+//! sums in `f32`.
 //!
-//! [`TileUnit`] declares the instructions. [`NativeTiles`] executes them, and [`EmulatedTiles`] computes the same bits
-//! on every processor. With `--cfg pellucid_emulated_amx`, the emulation replaces the instructions in all products, so
-//! that tests on any processor with AVX512-BF16 cover the code that selects and uses them.
+//! [`TileUnit`] declares the instructions. [`NativeTiles`] executes them, and [`EmulatedTiles`] emulates them on every
+//! processor. With `--cfg pellucid_emulated_amx`, the emulation replaces the instructions in all products, so that
+//! tests on any processor with AVX512-BF16 cover the code that selects and uses them.
 //!
 //! Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18, and volume 2,
 //! `TDPBF16PS`.
@@ -28,20 +28,20 @@ use crate::math::half::BF16;
 use crate::vector::BF16Pair;
 use std::time::Duration;
 
-/// The rows of a tile register, and the 32-bit elements of each row.
+/// The number of rows of a tile register, and the number of 32-bit elements in each row.
 pub const TILE_SIDE: usize = 16;
 
-/// The eight tile registers of a thread. The const parameters of the methods are numbers of registers, below 8.
+/// The eight tile registers of a thread. The const parameters of the methods are register numbers from 0 to 7.
 ///
 /// All registers always have their full size. A product of smaller matrices pads them with zeros.
 ///
 /// # Safety of the methods
 ///
 /// - *Processor*: [`Isa::has_amx`](crate::Isa::has_amx) has returned true, or the implementation is [`EmulatedTiles`].
-/// - *Configured*: the thread has called [`configure`](Self::configure), and not [`release`](Self::release) since.
-///   These two methods do not require it.
-/// - *Tile validity*: the rows of a pointer are valid for reads or writes of 64 bytes each, `row_bytes` apart. They
-///   need no alignment.
+/// - *Configured*: the thread has called [`configure`](Self::configure), and not [`release`](Self::release) since then.
+///   These two methods do not require this clause.
+/// - *Tile validity*: 16 rows of 64 bytes each, the first at the pointer and `row_bytes` apart, are valid for reads or
+///   writes. They need no alignment.
 pub trait TileUnit {
     /// Configures the tile registers of this thread. Each configuration takes about 200 cycles.
     ///
@@ -104,8 +104,8 @@ fn is_permitted() -> bool {
     cfg!(pellucid_emulated_amx)
 }
 
-/// The time for which a thread sleeps with values in its registers: some hypervisors lose the registers of threads that
-/// do not run.
+/// The time for which a thread sleeps while its registers contain values, because some hypervisors lose the registers
+/// of a sleeping thread.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Computes two updates of a matrix C of 2 × 2 registers, which use all registers, with a pause after each of them.
@@ -167,7 +167,7 @@ mod tests {
         distinct.dedup();
         assert!(distinct.len() > sums.len() * 9 / 10, "{} distinct sums", distinct.len());
         if !(Isa::best().has_bf16_products() && is_permitted()) {
-            eprintln!("not measured: no AMX");
+            eprintln!("not tested: the process cannot use AMX");
             return;
         }
         // A hypervisor that loses the registers of threads that do not run can corrupt some results, but not all.

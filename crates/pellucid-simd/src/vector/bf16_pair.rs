@@ -4,9 +4,9 @@ use crate::math::half::BF16;
 
 /// A 32-bit element of a matrix product with `bf16` factors: two factors with consecutive k indices, or an `f32` sum.
 ///
-/// [`mul_add`](super::Element::mul_add) multiplies two pairs and adds both products to a sum, as two fused
-/// multiply-adds of `f32`, the product with the smaller k index first. [`add`](super::Element::add) and
-/// [`sub`](super::Element::sub) compute with sums. The first factor is in the upper half, because the instruction of
+/// [`mul_add`](super::Element::mul_add) multiplies two pairs and adds both products to a sum, by two fused
+/// multiply-adds of `f32`. The product with the smaller k index is added first. [`add`](super::Element::add) and
+/// [`sub`](super::Element::sub) operate on sums. The first factor is in the upper half, because the instruction of
 /// AVX512-BF16 adds that product first.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[repr(transparent)]
@@ -15,7 +15,7 @@ pub struct BF16Pair(pub(super) u32);
 impl BF16Pair {
     /// Returns the bit pattern of the smallest nonzero magnitude of the two factors, minus 1.
     ///
-    /// If both factors are zero, it is at least the bit pattern of every `bf16`.
+    /// If both factors are zero, the result is `u32::MAX`.
     #[inline(always)]
     pub fn least_magnitude(self) -> u32 {
         ((self.0 >> 16) & 0x7fff).wrapping_sub(1).min((self.0 & 0x7fff).wrapping_sub(1))

@@ -11,7 +11,7 @@ pub(super) mod sealed {
 /// An element type of vectors: `f32`, `f64`, `i32` and `i64` with wrapping arithmetic, and
 /// [`BF16Pair`](super::BF16Pair) in matrix products.
 ///
-/// Half precision has no other vector type. Kernels convert `f16` and `bf16` to `f32` and round the result once.
+/// There are no vectors of single `f16` or `bf16` elements. Kernels convert these to `f32` and round the result once.
 pub trait Element: Copy + PartialEq + Send + Sync + std::fmt::Debug + sealed::Sealed + 'static {
     /// The 256-bit vector type. It is the portable [`Lanes`](super::Lanes) for integers, and for floats on targets
     /// other than x86-64.
@@ -20,7 +20,7 @@ pub trait Element: Copy + PartialEq + Send + Sync + std::fmt::Debug + sealed::Se
     /// The 512-bit vector type, or the 256-bit vector type if [`HAS_VECTOR512`](Element::HAS_VECTOR512) is false.
     type Vector512: Vector<Scalar = Self>;
 
-    /// Whether a 512-bit vector type exists for this element type.
+    /// True if this element type has a 512-bit vector type.
     const HAS_VECTOR512: bool;
 
     /// The number of factors in an element, which is the number of products that [`mul_add`](Element::mul_add) adds.

@@ -1,4 +1,4 @@
-//! [`Pack`]: several vectors of `f32`. Each operation of a function is applied to all vectors before the next
+//! [`Pack`]: several vectors of `f32`. A function applies each of its operations to all vectors before the next
 //! operation.
 //!
 //! Interleaving gives the processor independent instructions, so the latencies of dependent instructions overlap.
@@ -38,13 +38,13 @@ pub(super) trait SingleVector: FloatVector<Scalar = f32> {
     /// The clause *instruction set* of [`Vector`](super::Vector) holds.
     unsafe fn low_bits_as_exponent(self) -> Self;
 
-    /// Returns the lanes whose bits are the integer sums of the bits of `self` and `b`.
+    /// Returns the vector whose bits are, in every lane, the integer sum of the bits of `self` and `b`.
     ///
     /// # Safety
     /// The clause *instruction set* of [`Vector`](super::Vector) holds.
     unsafe fn add_bits(self, b: Self) -> Self;
 
-    /// Returns true if the magnitude of any lane exceeds the lane of `limit` or is NaN.
+    /// Returns true if the magnitude of a lane exceeds the corresponding lane of `limit` or is NaN.
     ///
     /// # Safety
     /// The clause *instruction set* of [`Vector`](super::Vector) holds.
@@ -67,7 +67,7 @@ impl<V: SingleVector, const K: usize> Pack<V, K> {
     }
 }
 
-/// Computes `Pack([e(0), e(1), ..])` for an expression e(k). A macro, because a closure might not be inlined.
+/// Computes `Pack([e(0), e(1), ..])` for an expression e(k). This is a macro, because a closure might not be inlined.
 macro_rules! pack_of {
     (|$k:ident| $e:expr) => {{
         // SAFETY: the caller of `Pack::new` guarantees its clause *instruction set* for every operation on the pack.

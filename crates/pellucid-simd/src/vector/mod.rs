@@ -1,9 +1,9 @@
-//! Vector types: the register operations with which the kernels of matmul and of fused programs are written.
+//! Vector types, and the register operations that the kernels of matmul and of fused programs use.
 //!
 //! A kernel is written once, generic over [`Vector`], and compiled once per instruction set. All instruction sets
-//! compute bit-identical results. Every operation rounds once on every processor, and no result depends on which
-//! elements share a vector. The only sum across lanes is the reduction tree of [`fold`](Vector::fold), which does not
-//! depend on how many registers hold the lanes.
+//! compute bit-identical results. Every operation rounds once on every processor, and an element's result does not
+//! depend on the other elements of its vector. The only sum across lanes is the reduction tree of
+//! [`fold`](Vector::fold), which does not depend on how many registers hold the lanes.
 
 mod bf16_pair;
 mod element;
@@ -35,7 +35,7 @@ use crate::math::Real;
 ///
 /// # Safety of the methods
 ///
-/// The contract of every method consists of the following clauses that apply to its arguments.
+/// The contract of a method consists of those of the following clauses that it names.
 ///
 /// - *Instruction set*: the methods are `#[inline(always)]`. The caller inlines them into a function that has the
 ///   instruction set of the vector type enabled, on a processor that supports it.
@@ -137,7 +137,7 @@ pub unsafe trait Vector: Copy {
 
     /// Transposes a square block: `to[j·to_row + i] = from[i·from_row + j]` for `i, j < SIDE`.
     ///
-    /// The row strides count elements. The two blocks must not overlap; otherwise the result is unspecified.
+    /// The row strides are in elements. If the two blocks overlap, the result is unspecified.
     ///
     /// # Safety
     /// The clauses *instruction set* and *pointer validity* of [`Vector`] hold: `from` is valid for reads, and `to` for
@@ -151,11 +151,11 @@ pub unsafe trait Vector: Copy {
 ///
 /// The clauses *instruction set*, *pointer validity* and *mask* are defined in [`Vector`].
 pub trait FloatVector: Vector<Scalar: Real> {
-    /// Whether the instruction set has a fused multiply-add. Without one, every multiply-add is a call to the C
+    /// True if the instruction set has a fused multiply-add. Without one, every multiply-add is a call to the C
     /// library; kernels then call scalar functions for each lane instead of inlining them.
     const HAS_FMA: bool = true;
 
-    /// The booleans of all lanes.
+    /// A boolean for each lane, the result of a comparison.
     type LaneMask: Copy;
 
     /// Returns `self < b` in every lane.
@@ -188,13 +188,13 @@ pub trait FloatVector: Vector<Scalar: Real> {
     /// The clause *instruction set* of [`Vector`] holds.
     unsafe fn select(self, b: Self, mask: Self::LaneMask) -> Self;
 
-    /// Returns the lanes in both masks.
+    /// Returns the mask of the lanes that are in both masks.
     ///
     /// # Safety
     /// The clause *instruction set* of [`Vector`] holds.
     unsafe fn both(a: Self::LaneMask, b: Self::LaneMask) -> Self::LaneMask;
 
-    /// Returns the lanes in either mask.
+    /// Returns the mask of the lanes that are in at least one of the masks.
     ///
     /// # Safety
     /// The clause *instruction set* of [`Vector`] holds.
@@ -300,19 +300,19 @@ pub trait Function<T> {
     /// The type of the result.
     type Out;
 
-    /// Whether [`is_rare`](Self::is_rare) is true for any operand.
+    /// True if [`is_rare`](Self::is_rare) returns true for at least one operand.
     const HAS_RARE: bool = false;
 
     /// Returns the result without branches. It is correct for every operand for which `is_rare` is false.
     fn at(x: T) -> Self::Out;
 
-    /// Returns true for an operand for which the result of [`at`](Self::at) is not correct.
+    /// Returns true for an operand that [`at`](Self::at) does not support.
     #[inline(always)]
     fn is_rare(_: T) -> bool {
         false
     }
 
-    /// Returns the result for a rare operand. This path may branch and may be slow.
+    /// Returns the result for a rare operand. This function may branch and may be slow.
     #[inline(always)]
     fn rare(x: T) -> Self::Out {
         Self::at(x)
@@ -343,7 +343,7 @@ pub fn prefetch<T>(p: *const T) {
 
 /// Prefetches the cache lines of `len` elements starting at `p` into the second-level cache.
 ///
-/// The first-level cache keeps the data that the kernel uses before these elements.
+/// The first-level cache is left to the data that the kernel needs before these elements.
 #[inline(always)]
 pub fn prefetch_run<T>(p: *const T, len: usize) {
     #[cfg(target_arch = "x86_64")]

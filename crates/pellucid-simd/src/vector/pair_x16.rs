@@ -6,11 +6,11 @@ use std::mem::transmute;
 
 /// A vector of sixteen [`BF16Pair`] in a 512-bit register.
 ///
-/// - Its clause *instruction set* of [`Vector`] includes AVX512-BF16.
+/// - The clause *instruction set* of [`Vector`] also requires AVX512-BF16.
 /// - [`mul_add`](Vector::mul_add) is bit-identical to [`Element::mul_add`](super::Element::mul_add) if no factor and no
-///   sum is subnormal. It flushes subnormal numbers to zero.
+///   sum is subnormal. The instruction flushes subnormal numbers to zero.
 ///
-/// The other methods call the methods of [`F32x16`]: they move 32-bit lanes, or compute with sums.
+/// The other methods call the methods of [`F32x16`]: they move 32-bit lanes, or operate on sums.
 #[derive(Clone, Copy)]
 pub struct BF16PairX16(F32x16);
 

@@ -9,13 +9,13 @@ use crate::math::Real;
 /// for each lane, so wider vectors would make the code longer and not faster.
 pub(crate) const PORTABLE_LANES: usize = if HAS_FMA { 8 } else { 4 };
 
-/// Whether portable code has a fused multiply-add: the baseline of x86-64 has none.
+/// True if the compilation target has a fused multiply-add. The baseline of x86-64 has none.
 const HAS_FMA: bool = !cfg!(all(target_arch = "x86_64", not(target_feature = "fma")));
 
 /// A vector of N elements in an array, where N is a power of two. Eight elements are two NEON registers of `f32`, or
 /// one AVX2 register of `i32`.
 ///
-/// Its methods need no enabled instruction set; the clause *instruction set* of [`Vector`] always holds.
+/// Its methods need no special instructions, so the clause *instruction set* of [`Vector`] always holds.
 #[derive(Clone, Copy)]
 pub struct Lanes<T, const N: usize>([T; N]);
 
@@ -147,7 +147,7 @@ unsafe impl<T: Element, const N: usize> Vector for Lanes<T, N> {
     }
 }
 
-/// Adds the products of the lanes of `a` and `b` to `sum`, each rounded once.
+/// Adds the products of the lanes of `a` and `b` to the lanes of `sum`. Each result is rounded once.
 #[inline(always)]
 fn mul_add_lanes<T: Element, const N: usize>(a: &[T; N], b: &[T; N], sum: &mut [T; N]) {
     for ((sum, a), b) in sum.iter_mut().zip(a).zip(b) {

@@ -263,7 +263,7 @@ macro_rules! impl_vector {
     };
 }
 
-/// Implements the functions of [`FloatVector`] that have a vector implementation for `f32` only.
+/// Implements the functions of [`FloatVector`] that only vectors of `f32` implement.
 macro_rules! f32_functions {
     () => {
         #[inline(always)]
@@ -457,7 +457,8 @@ unsafe fn fold256_pd(v: __m256d) -> f64 {
 
 /// Transposes an 8×8 block.
 ///
-/// Each load joins the halves of two rows in one register, which leaves two in-lane shuffles per row instead of three.
+/// Each load combines halves of two rows in one register, so that two in-lane shuffles per row suffice instead of
+/// three.
 ///
 /// # Safety
 /// - *AVX*: the calling function has AVX enabled.
@@ -485,7 +486,7 @@ unsafe fn transpose_f32(from: *const f32, from_row: isize, to: *mut f32, to_row:
     }
 }
 
-/// Transposes a 4×4 block. Each load joins the halves of two rows, as in [`transpose_f32`].
+/// Transposes a 4×4 block. Each load combines halves of two rows, as in [`transpose_f32`].
 ///
 /// # Safety
 /// - *AVX*: the calling function has AVX enabled.

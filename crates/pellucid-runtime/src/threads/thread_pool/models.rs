@@ -21,10 +21,10 @@ impl AtomicFlag for loom::sync::atomic::AtomicBool {
     fn store(&self, value: bool, order: Ordering) {
         loom::sync::atomic::AtomicBool::store(self, value, order);
     }
-    /// Swaps the value by a compare-exchange, so that a swap that changes nothing stores nothing.
+    /// Swaps the value by a compare-exchange, which stores nothing if the value does not change.
     ///
-    /// The checker does not order such a store with a store of another thread. The modification order of the C++
-    /// standard does: a swap directly follows the store that it reads.
+    /// The checker would not order a store of the same value relative to a store of another thread. The modification
+    /// order of the C++ standard does: a swap directly follows the store whose value it reads.
     fn swap(&self, value: bool, order: Ordering) -> bool {
         match self.compare_exchange(!value, value, order, Ordering::Relaxed) {
             Ok(before) | Err(before) => before,
@@ -88,7 +88,7 @@ impl<const N: usize> TrackedMemory<N> {
     }
 }
 
-/// Explores a model with a pool of `threads` threads. At its end, every helper is woken and must return.
+/// Explores a model with a pool of `threads` threads. At the end of the model, all helpers are woken and must return.
 fn explore(threads: usize, preemptions: usize, model: fn(&Arc<ThreadPool<LoomPrimitives>>)) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);

@@ -78,18 +78,19 @@ fn trigonometric_functions_are_accurate_near_their_zeros() {
         println!("f32 {name:8} {error:.3} ULP at {at:?} near multiples of π/2");
         assert!(
             error <= if name == "tan" { 4.0 } else { 2.0 },
-            "the error of {name}, {error} ULP at {at:?}, is too large"
+            "the error of {name} is {error} ULP at {at:?}, which is too large"
         );
     }
 }
 
-/// Returns arguments of the functions below: every magnitude of `f32`, and many between 0 and 100.
+/// Returns arguments of all magnitudes of `f32`, and many between 0 and 100, of both signs.
 fn magnitudes_and_moderate_arguments() -> impl Iterator<Item = f32> {
     let all = (0..f32::INFINITY.to_bits()).step_by(60_013).map(f32::from_bits);
     all.chain((1..40_000).map(|k| k as f32 * 0.002_5)).flat_map(|x| [x, -x])
 }
 
-/// The gamma family rounds the functions of `f64`, to less than a thousandth of an ULP.
+/// The gamma family in `f32` rounds nearly exact results: the error exceeds half an ULP by at most a thousandth of an
+/// ULP.
 #[test]
 fn f32_gamma_family_rounds_the_functions_of_f64() {
     let limit = 0.501;
@@ -114,7 +115,7 @@ fn f32_gamma_family_rounds_the_functions_of_f64() {
         let positive = magnitudes_and_moderate_arguments().filter(|&x| x > 0.0);
         let (error, at) = largest_error(positive, |x| ulps(Polygamma::value(n as f32, x), reference(x)));
         println!("f32 polygamma of order {n} {error:.5} ULP at {at:?}");
-        assert!(error <= limit, "the error of order {n} is {error} ULP at {at:?}, expected at most {limit}");
+        assert!(error <= limit, "the error of polygamma of order {n} is {error} ULP at {at:?}");
         for x in [f32::INFINITY, 0.0, -0.0, -1.0, -0.5, f32::NAN] {
             let (actual, expected) = (Polygamma::value(n as f32, x), reference(x) as f32);
             assert!(
@@ -125,8 +126,8 @@ fn f32_gamma_family_rounds_the_functions_of_f64() {
     }
 }
 
-/// The Bessel functions round the functions of `f64`: to less than a thousandth of an ULP, or of the amplitude's last
-/// place where they oscillate.
+/// The Bessel functions in `f32` round nearly exact results: the error exceeds half an ULP by at most a thousandth of
+/// an ULP. Where a function oscillates, the unit is an ULP of the amplitude.
 #[test]
 fn f32_bessel_functions_round_the_functions_of_f64() {
     fn check<F: FunctionOfOrder>(name: &str, reference: fn(f64, f64) -> f64, oscillates: bool) {
@@ -139,7 +140,7 @@ fn f32_bessel_functions_round_the_functions_of_f64() {
                     return ulps(actual, expected);
                 }
                 let amplitude = (x.abs() as f64 * 1.6).sqrt().recip();
-                // Half an ULP of the amplitude is 2⁻²⁵ to 2⁻²⁴ of it.
+                // An ULP of the amplitude is 2⁻²⁴ to 2⁻²³ of it. The unit of the error is 2⁻²³ of the amplitude.
                 (actual as f64 - expected).abs() / amplitude * 8_388_608.0
             };
             let (error, at) = largest_error(arguments, error);
@@ -156,7 +157,7 @@ fn f32_bessel_functions_round_the_functions_of_f64() {
     check::<BesselK<true>>("bessel_ke", bessel::bessel_ke, false);
 }
 
-/// Binary functions, and inverse functions, that round results of `f64` computed with fewer bits.
+/// Checks binary functions and inverse functions that are computed in `f64` with reduced accuracy, and rounded.
 #[test]
 fn f32_functions_in_short_f64_arithmetic_round_the_functions_of_f64() {
     let limit = 0.505;

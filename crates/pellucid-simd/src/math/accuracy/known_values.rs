@@ -3,7 +3,7 @@
 use super::ulps64;
 use crate::math::{bessel, double, gamma, single};
 
-/// Compares with values that mpmath computed to 17 digits, and with exact values at integers and halves.
+/// Compares results with values that mpmath computed to 17 digits, and with exact values at integers and halves.
 #[test]
 fn functions_of_half_turns() {
     for (x, sine, cosine) in [
@@ -36,7 +36,7 @@ fn functions_of_half_turns() {
     }
 }
 
-/// Compares with a value that mpmath computed to 17 digits.
+/// Compares `actual` with a value that mpmath computed to 17 digits.
 fn assert_close(label: &str, actual: f64, expected: f64, limit: f64) {
     let error = ulps64(actual, expected);
     println!("f64 {label:10} {expected:25} {error} ULP");
@@ -184,7 +184,7 @@ fn ndtri() {
     }
 }
 
-/// Compares with reference values (order, x, value), computed with 40 digits.
+/// Compares a function with reference values (order, x, value) that were computed with 40 digits.
 fn assert_known_values(name: &str, f: fn(f64, f64) -> f64, values: &[(f64, f64, f64)]) {
     for &(n, x, expected) in values {
         let actual = f(n, x);

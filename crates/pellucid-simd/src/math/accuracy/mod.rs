@@ -1,7 +1,8 @@
-//! Accuracy tests: every primitive against the `libm` crate, or against known values if `libm` lacks the function.
+//! Accuracy tests: every primitive is compared with the `libm` crate, with the same function of `f64`, or with known
+//! values.
 //!
-//! The `f32` functions are compared with `libm` in `f64`, so the reported values are true errors. The `f64`
-//! functions are compared with `libm` in `f64`, whose own error (below 1 ULP) is part of the reported value.
+//! The references are computed in `f64`. So the errors that are reported for `f32` functions are true errors, but the
+//! errors of `f64` functions include the error of `libm` (usually below 1 ULP).
 
 // The tests print the measured errors, which `--nocapture` shows.
 #![allow(clippy::print_stdout, clippy::type_complexity, clippy::approx_constant)]
@@ -29,7 +30,7 @@ fn ulps(actual: f32, expected: f64) -> f64 {
     (value - expected).abs() / 2f64.powi(exponent - 23)
 }
 
-/// Returns the distance between two `f64` in representable values.
+/// Returns the distance between two `f64`, counted in representable values.
 fn ulps64(actual: f64, expected: f64) -> f64 {
     if actual.to_bits() == expected.to_bits() || (actual.is_nan() && expected.is_nan()) {
         return 0.0;
@@ -40,7 +41,7 @@ fn ulps64(actual: f64, expected: f64) -> f64 {
     (actual.to_bits() as i64).abs_diff(expected.to_bits() as i64) as f64
 }
 
-/// Returns the largest error and its argument.
+/// Returns the largest error and the argument at which it occurs.
 fn largest_error<X: Copy + Debug>(xs: impl Iterator<Item = X>, error: impl Fn(X) -> f64) -> (f64, Option<X>) {
     let mut worst = (0.0, None);
     for x in xs {

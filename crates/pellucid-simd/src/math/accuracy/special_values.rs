@@ -119,7 +119,7 @@ fn powers() {
         ulps(single::atan2(a, b), libm::atan2(a as f64, b as f64))
     });
     assert!(error <= 1.0, "the error of atan2 is {error} ULP at {at:?}, expected at most 1");
-    // The error of libm is 460 ULP here; the expected value has 50 digits of working precision.
+    // `libm` has an error of 460 ULP here. The expected value was computed with 50 digits.
     let x = -6044064.005444481;
     assert_eq!(near_one_to_large(double::pow, x), 3.7732068253896246e260);
     // The same cases in `f64`, including the exponents of `f64`.
@@ -208,7 +208,7 @@ fn fast_exponentials_equal_the_full_exponentials() {
     }
 }
 
-/// Returns pairs of pseudorandom words, from which the tests derive dividends and divisors.
+/// Returns pairs of pseudorandom integers, from which the tests derive dividends and divisors.
 fn divisions() -> impl Iterator<Item = (u64, u64)> {
     let mut state = 7u64;
     let mut next = move || {

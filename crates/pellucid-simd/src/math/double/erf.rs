@@ -82,7 +82,7 @@ pub fn erf(x: f64) -> f64 {
     if a > 1.0 { tail } else { erf_near(x) }
 }
 
-/// Returns erfc x = 1 − erf x, accurate for large x.
+/// Returns erfc x = 1 − erf x, which is accurate even for large x.
 #[inline(always)]
 pub fn erfc(x: f64) -> f64 {
     let a = x.abs();
@@ -91,7 +91,8 @@ pub fn erfc(x: f64) -> f64 {
     if a < 0.5 { 1.0 - erf_near(x) } else { y }
 }
 
-/// Returns Φ(x) = ½·erfc(−x/√2), the standard normal distribution function, accurate for large −x.
+/// Returns Φ(x) = ½·erfc(−x/√2), the standard normal distribution function, which is accurate even for large negative
+/// x.
 #[inline(always)]
 pub fn ndtr(x: f64) -> f64 {
     let a = x.abs();
@@ -114,7 +115,7 @@ pub fn erfcx(x: f64) -> f64 {
     let s = x * x;
     let d = x.mul_add(x, -s);
     let e = 2.0 * exp(s);
-    // The product of an infinite e and a negative d would be NaN.
+    // An infinite e must not be multiplied by a negative d, because the sum would be NaN.
     let left = if e < f64::INFINITY { e.mul_add(d, e) - y } else { f64::INFINITY };
     let y = if x < 0.0 { left } else { y };
     if x.is_nan() { x } else { y }
@@ -156,7 +157,7 @@ fn middle_quantile(q: f64) -> f64 {
 
 /// Returns y such that Φ(y) = ½ + q, where `tail` = min(Φ(y), 1 − Φ(y)).
 ///
-/// Evaluates the rational functions of Wichura (AS 241, 1988), whose error is 10⁻¹⁶.
+/// Evaluates the rational functions of Wichura (AS 241, 1988), whose relative error is 10⁻¹⁶.
 #[inline(always)]
 fn quantile(q: f64, tail: f64) -> f64 {
     let middle = middle_quantile(q);

@@ -90,7 +90,7 @@ pub fn exp(x: f64) -> f64 {
 
 /// Returns v·e^(a·b) for |a·b| ≤ 800 and 2⁻⁸ ≤ |v| ≤ 1.
 ///
-/// The exponent is not rounded, because the multiplication is fused with the reduction.
+/// The exponent a·b is not rounded, because the multiplication is fused with the reduction.
 #[inline(always)]
 pub(super) fn times_exp_of_product(v: f64, a: f64, b: f64) -> f64 {
     let (nf, n) = nearest(a * LOG2_E * b);

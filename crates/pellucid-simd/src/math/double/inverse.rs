@@ -9,7 +9,7 @@ const PI_LOW: f64 = 1.224_646_799_147_353_177_2e-16;
 /// Returns arctan x.
 ///
 /// The argument is reduced to |t| ≤ 7/16 by arctan a = arctan c + arctan((a − c)/(1 + a·c)) with c = ½, 1, 3/2 or ∞.
-/// arctan c is the sum of two floats.
+/// arctan c is stored as the sum of two floats.
 #[inline(always)]
 pub fn atan(x: f64) -> f64 {
     let a = x.abs();
@@ -58,15 +58,16 @@ pub fn atan2(y: f64, x: f64) -> f64 {
     if x.is_nan() || y.is_nan() { f64::NAN } else { angle.copysign(y) }
 }
 
-/// Returns [`atan2`] for y and x of `f32`, with a relative error of 2⁻³⁹. The `f32` functions round its results.
+/// Returns [`atan2`] for operands that are exact in `f32`, with a relative error of 2⁻³⁹. The `f32` functions round its
+/// results.
 ///
 /// The quotient is reduced to |t| ≤ tan π/8 by arctan q = π/4 + arctan((q − 1)/(q + 1)) and arctan q = π/2 −
 /// arctan(1/q), with one division.
 #[inline(always)]
 pub fn atan2_short(y: f64, x: f64) -> f64 {
     const TAN_PI_8: f64 = 0.414_213_562_373_095_05;
-    // After clamping, the quotient of two infinities is 1, and that of a finite `f32` and an infinity rounds to 0 or
-    // infinity.
+    // After clamping, the quotient of two infinities is 1. The quotient of a finite `f32` and an infinity is so small
+    // or so large that the rounded angle does not change.
     let num = if y.abs() > 1e300 { 1e300 } else { y.abs() };
     let den = if x.abs() > 1e300 { 1e300 } else { x.abs() };
     let is_steep = num * TAN_PI_8 > den;

@@ -63,7 +63,7 @@ pub fn ln_1p(x: f64) -> f64 {
     let (e, m) = split_exponent(u);
     // If e = 0, f = x is exact.
     let f = if e == 0 { x } else { m - 1.0 };
-    // The scale is 2⁻ᵉ. For u > 2⁵⁴ the rounding error does not affect the result.
+    // The rounding error is scaled by 2⁻ᵉ, like u. For u > 2⁵⁴ it does not affect the result.
     let inverse_power = power_of_two(if e > 54 { -54 } else { -e });
     let c = if e == 0 { 0.0 } else { rounding_error * inverse_power / m };
     let y = with_special_values(u, ln_from_parts(e, f, c));

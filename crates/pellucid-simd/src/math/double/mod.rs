@@ -1,4 +1,4 @@
-//! The primitives on one `f64`.
+//! The primitives in `f64`.
 //!
 //! The exponential and logarithm families, sine, cosine, tanh, powers, arctan and the error functions are branch-free
 //! and vectorize. The other functions call the `libm` crate once per lane. Its results are the same on every platform.
@@ -40,7 +40,7 @@ pub fn acosh(x: f64) -> f64 {
     if x >= 1.0 { libm::acosh(x) } else { f64::NAN }
 }
 
-/// 1.5 · 2⁵². In the sum of this constant and a float, the low bits are the integer nearest to the float.
+/// 1.5 · 2⁵². If a float x is added to this constant, the low bits of the sum are the integer nearest to x.
 const MAGIC: f64 = 6_755_399_441_055_744.0;
 
 /// Evaluates c₀ + x·(c₁ + x·(c₂ + …)) by Horner's rule with fused multiply-adds.
@@ -61,8 +61,8 @@ pub(in crate::math) fn power_of_two(n: i64) -> f64 {
     f64::from_bits((n.wrapping_add(1023) << 52) as u64)
 }
 
-/// Returns 1/x if x and 1/x are powers of two in the range of normal numbers. Dividing by x then equals multiplying by
-/// 1/x.
+/// Returns 1/x if |x| and 1/|x| are powers of two in the range of normal numbers. Dividing by x then equals multiplying
+/// by 1/x.
 #[inline(always)]
 pub fn exact_reciprocal(x: f64) -> Option<f64> {
     let (sign, magnitude) = (x.to_bits() & 1 << 63, x.to_bits() & !(1 << 63));

@@ -10,8 +10,8 @@ fn upper(x: f64) -> f64 {
     f64::from_bits(x.to_bits() & 0xffff_ffff_0000_0000)
 }
 
-/// Returns log₂ a as the sum of two floats, the first of which is `upper`, for positive finite a (fdlibm, Sun
-/// Microsystems 1993).
+/// Returns log₂ a as the sum of two floats, for positive finite a. The lower 32 bits of the first float are zero
+/// (fdlibm, Sun Microsystems 1993).
 ///
 /// a = 2ⁿ·m with √¾ ≤ m < √3, and log₂ m = log₂ c + 2/ln 2·artanh s, where s = (m − c)/(m + c) and c = 1 or 3/2.
 #[inline(always)]
@@ -103,7 +103,7 @@ fn positive_power(a: f64, b: f64) -> f64 {
 pub fn pow(a: f64, b: f64) -> f64 {
     let magnitude = a.abs();
     let y = positive_power(magnitude, b);
-    // A zero or infinite operand has a zero or infinite power.
+    // If a is zero, or a or b is infinite, the power is zero or infinite, except in the cases below.
     let is_extreme = magnitude == 0.0 || magnitude == f64::INFINITY || b.abs() == f64::INFINITY;
     let grows = magnitude > 1.0 && b > 0.0 || magnitude < 1.0 && b < 0.0;
     let extreme = if grows { f64::INFINITY } else { 0.0 };
@@ -143,7 +143,7 @@ pub fn floor_quotient(a: f64, b: f64, m: f64) -> f64 {
     if b == 0.0 {
         return quotient;
     }
-    // m is NaN if a is infinite or NaN, and then the result is NaN. An overflowing quotient stays infinite.
+    // If a is infinite or an operand is NaN, m is NaN and so is the result. An overflowing quotient stays infinite.
     if m.is_nan() || !quotient.is_finite() {
         return quotient + m;
     }
@@ -164,13 +164,13 @@ pub fn is_rare_quotient(a: f64, b: f64) -> bool {
     !(a.abs() < b.abs() * QUOTIENT_LIMIT && b.abs() < f64::INFINITY)
 }
 
-/// The limit below which the rounding error of a quotient is less than 1.
+/// 2⁵². For smaller quotients, the rounding error is less than 1.
 const QUOTIENT_LIMIT: f64 = 4_503_599_627_370_496.0;
 
 /// Returns the remainder of truncated division, unless the quotient [is rare](is_rare_quotient).
 ///
-/// The integer part of the rounded quotient may be too large by 1. The remainder is then small and of the wrong sign.
-/// The fused multiply-add is exact.
+/// The magnitude of the rounded and truncated quotient may be too large by 1. The remainder then has the wrong sign,
+/// and is corrected. The fused multiply-add is exact.
 #[inline(always)]
 fn truncated_remainder(a: f64, b: f64) -> f64 {
     let m = (-(a / b).trunc()).mul_add(b, a);

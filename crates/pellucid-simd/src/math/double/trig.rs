@@ -97,7 +97,7 @@ pub(in crate::math) fn sin_and_cos_fast(x: f64) -> (f64, f64) {
     (f64::from_bits(sine.to_bits() ^ sign(n)), f64::from_bits(cosine.to_bits() ^ sign(n.wrapping_add(1))))
 }
 
-/// Returns (n, r, r_low) with πx = n·π/2 + r + r_low up to a multiple of 2π. x modulo 2 is exact.
+/// Returns (n, r, r_low) with πx = n·π/2 + r + r_low up to a multiple of 2π. The reduction modulo 2 is exact.
 #[inline(always)]
 fn reduce_half_turns(x: f64) -> (i64, f64, f64) {
     const PI_LOW: f64 = 1.224_646_799_147_353_177_2e-16;

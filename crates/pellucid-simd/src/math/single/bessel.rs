@@ -1,5 +1,5 @@
-//! Bessel functions of orders 0, ±1 and ±2 on the usual range of `f32`, in `f64` without branches. Other orders and
-//! operands use the functions of [`bessel`].
+//! Bessel functions in `f32`. For orders 0, ±1 and ±2 and on the usual range, they are computed in `f64` without
+//! branches. The functions of [`bessel`] compute other orders and operands.
 //!
 //! The results are rounded once. The error before this rounding is below 10⁻¹², relative to the result, or to the
 //! amplitude √(2/πx) where J and Y oscillate.
@@ -26,7 +26,7 @@ const TRIG_LIMIT: f32 = 1e8;
 struct LowOrder {
     /// The magnitude of the order.
     n: usize,
-    /// −1 for order −1, otherwise 1: functions of order −n are (−1)ⁿ times those of order n, except K.
+    /// −1 for order −1, otherwise 1: J and Y of order −n are (−1)ⁿ times J and Y of order n.
     sign: f64,
 }
 
@@ -45,7 +45,8 @@ impl LowOrder {
         if self.n == 2 { x * x } else { power }
     }
 
-    /// Returns the value at x of a function with the parity of its order; y is the value at |x|.
+    /// Returns the value at x of a function with the parity of its order. y is the value for the order's magnitude at
+    /// |x|.
     #[inline(always)]
     fn with_parity(self, is_negative: bool, y: f64) -> f64 {
         let y = y * self.sign;
@@ -63,7 +64,7 @@ struct Hankel {
 }
 
 impl Hankel {
-    /// Returns the form of order n; `quarter_turns` is n for J and n + 1 for Y.
+    /// Returns the form for order n. `quarter_turns` is n for J_n, and n + 1 for Y_n.
     #[inline(always)]
     fn new(n: usize, quarter_turns: usize) -> Hankel {
         let phase = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]][quarter_turns % 4];
@@ -119,7 +120,7 @@ impl FunctionOfOrder for BesselJ {
 
 /// Y_n, the Bessel function of the second kind, for 0 < x < 10⁸.
 ///
-/// For small x it is (2/π)·ln x·J_n(x), plus poles, plus xⁿ times a polynomial in x².
+/// For x < 8 it is (2/π)·ln x·J_n(x), plus poles, plus xⁿ times a polynomial in x².
 #[derive(Clone, Copy)]
 pub struct BesselY {
     order: LowOrder,

@@ -37,7 +37,7 @@ fn scaled_tail(a: f32) -> f32 {
     p / line.mul_add(p, s)
 }
 
-/// Returns erfc x = 1 − erf x, accurate for large x.
+/// Returns erfc x = 1 − erf x, which is accurate even for large x.
 #[inline(always)]
 pub fn erfc(x: f32) -> f32 {
     let a = x.abs();
@@ -48,7 +48,8 @@ pub fn erfc(x: f32) -> f32 {
     if x < 0.0 { 2.0 - tail } else { tail }
 }
 
-/// Returns Φ(x) = ½·erfc(−x/√2), the standard normal distribution function, accurate for large −x.
+/// Returns Φ(x) = ½·erfc(−x/√2), the standard normal distribution function, which is accurate even for large negative
+/// x.
 #[inline(always)]
 pub fn ndtr(x: f32) -> f32 {
     let a = x.abs();

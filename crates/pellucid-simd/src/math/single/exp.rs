@@ -77,8 +77,8 @@ pub fn exp_fast<S: F32Lanes>(x: S) -> S {
 
 /// Returns v·2ⁿ, where the low bits of the float `biased` contain n + 254, for −254 ≤ n ≤ 254.
 ///
-/// With 254 = 2 · 127 added, both halves of n contain the bias of the exponent. If the result is subnormal, only the
-/// last product rounds.
+/// Because of the added 254 = 2 · 127, both halves of the sum contain the bias of an exponent. If the result is
+/// subnormal, only the last product rounds.
 #[inline(always)]
 fn scale_biased(v: f32, biased: f32) -> f32 {
     let (n, half_n) = (biased.to_bits(), biased.to_bits() >> 1);
@@ -97,7 +97,7 @@ pub fn exp(x: f32) -> f32 {
 
 /// Returns v·e^(a·b) for |a·b| ≤ 104 and 2⁻⁶ ≤ |v| ≤ 1.
 ///
-/// The exponent is not rounded, because the multiplication is fused with the reduction.
+/// The exponent a·b is not rounded, because the multiplication is fused with the reduction.
 #[inline(always)]
 pub(super) fn times_exp_of_product(v: f32, a: f32, b: f32) -> f32 {
     const MAGIC: f32 = 12_582_912.0 + 254.0;
@@ -116,7 +116,7 @@ pub fn exp2(x: f32) -> f32 {
     scale(exp2_reduced(x - nf), n)
 }
 
-/// Returns 2ʳ for |r| ≤ ½; 1 for r = 0.
+/// Returns 2ʳ for |r| ≤ ½. The result for r = 0 is exactly 1.
 #[inline(always)]
 fn exp2_reduced(r: f32) -> f32 {
     let p = polynomial(

@@ -1,12 +1,12 @@
-//! The gamma family on the usual range of `f32`, in `f64` without branches: on vectors it is several times as fast as
-//! the functions of [`gamma`], which the rest of the range uses. The results are rounded once; the error before this
-//! rounding is below 10⁻⁹, relative to the result.
+//! The gamma family in `f32`. On the usual range it is computed in `f64` without branches, which on vectors is several
+//! times as fast as the functions of [`gamma`]. These compute the rest of the range. The results are rounded once; the
+//! error before this rounding is below 10⁻⁹, relative to the result.
 
 use super::FunctionOfOrder;
 use crate::math::double::{exp_fast, exp_short, ln, ln_short, polynomial};
 use crate::math::gamma;
 
-/// Returns true for an operand for which [`lgamma_fast`] and [`digamma_fast`] are not defined: 0, negative or NaN.
+/// Returns true for an operand that [`lgamma_fast`] and [`digamma_fast`] do not support: 0, negative or NaN.
 #[inline(always)]
 pub fn is_rare_gamma(x: f32) -> bool {
     x <= 0.0 || x.is_nan()
@@ -215,7 +215,7 @@ impl FunctionOfOrder for Polygamma {
     }
 }
 
-/// Returns true for operands for which [`zeta_fast`] is not defined.
+/// Returns true for operands that [`zeta_fast`] does not support.
 #[inline(always)]
 pub fn is_rare_zeta(s: f32, q: f32) -> bool {
     !(s > 1.0 && s <= 8.0 && (f32::MIN_POSITIVE..1e30).contains(&q))
@@ -249,7 +249,7 @@ pub fn zeta_fast(s: f32, q: f32) -> f32 {
     (first + second + last * tail) as f32
 }
 
-/// Returns true for operands for which [`igamma_fast`] and [`igammac_fast`] are not defined.
+/// Returns true for operands that [`igamma_fast`] and [`igammac_fast`] do not support.
 #[inline(always)]
 pub fn is_rare_incomplete_gamma(a: f32, x: f32) -> bool {
     !((0.01..=16.0).contains(&a) && (1e-6..=16.0).contains(&x) && x <= a + 4.0)
@@ -273,7 +273,7 @@ pub fn igamma_fast(a: f32, x: f32) -> f32 {
     lower_gamma(a as f64, x as f64) as f32
 }
 
-/// Returns 1 − P(a, x), in the range of [`igamma_fast`], where it is at least 4·10⁻⁵.
+/// Returns 1 − P(a, x) in the range of [`igamma_fast`]. The result is at least 4·10⁻⁵ there.
 #[inline(always)]
 pub fn igammac_fast(a: f32, x: f32) -> f32 {
     (1.0 - lower_gamma(a as f64, x as f64)) as f32

@@ -33,7 +33,8 @@ pub fn tanh<S: F32Lanes>(x: S) -> S {
     (e / (e + S::splat(1.0))).copysign(x)
 }
 
-/// Returns sinh x = ±(E + E/(E + 1))/2 with E = e^|x| − 1, computed in `f64`, where no result of `f32` overflows.
+/// Returns sinh x = ±(E + E/(E + 1))/2 with E = e^|x| − 1, computed in `f64`, in which e^|x| does not overflow if the
+/// result is finite.
 #[inline(always)]
 pub fn sinh(x: f32) -> f32 {
     let a = x.abs();

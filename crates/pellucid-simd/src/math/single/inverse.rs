@@ -7,7 +7,8 @@ use std::f32::consts::{FRAC_PI_2, FRAC_PI_4, PI};
 /// π/2 minus the nearest `f32`.
 const FRAC_PI_2_LOW: f32 = -4.371_139e-8;
 
-/// Returns the angle in [0, π/2] whose tangent is num/den ≥ 0 (not both zero or infinite).
+/// Returns the angle in [0, π/2] whose tangent is num/den, for num, den ≥ 0 that are neither both zero nor both
+/// infinite.
 ///
 /// The quotient is reduced to |t| ≤ tan π/8 by atan q = π/4 + atan((q−1)/(q+1)) and atan q = π/2 − atan(1/q), with one
 /// division.

@@ -59,13 +59,13 @@ pub fn ln(x: f32) -> f32 {
     with_special_values(x, ln_from_parts(e, m - 1.0))
 }
 
-/// Returns ln(1 + x). The rounding error of 1 + x is added to the reduced argument.
+/// Returns ln(1 + x). The rounding error of 1 + x is scaled and added to the reduced argument.
 #[inline(always)]
 pub fn ln_1p(x: f32) -> f32 {
     let u = 1.0 + x;
     let rounding_error = if u >= 2.0 { 1.0 - (u - x) } else { x - (u - 1.0) };
     let (e, m) = split_exponent(u);
-    // The scale is 2⁻ᵉ. For u > 2²⁵ the rounding error does not affect the result.
+    // The rounding error is scaled by 2⁻ᵉ, like u. For u > 2²⁵ it does not affect the result.
     let inverse_power = power_of_two(if e > 25 { -25 } else { -e });
     let f = rounding_error.mul_add(inverse_power, m - 1.0);
     let y = with_special_values(u, ln_from_parts(e, f));

@@ -1,9 +1,9 @@
-//! The primitives on one `f32`.
+//! The primitives in `f32`.
 //!
-//! Polynomials are minimax (Remez exchange) unless a source is named. Their arguments are reduced so that the rounding
-//! error exceeds the approximation error. Functions that would lose bits in `f32` with any polynomial (`pow`, the
-//! inverse hyperbolic functions, ...) compute in `f64` and round once. On vectors this costs two to three times as much
-//! as `f32` and reduces the error to half an ULP.
+//! Polynomials are minimax (Remez exchange) unless a source is named. Their arguments are reduced so far that the
+//! approximation error is less than the rounding error. Functions that would lose bits in `f32` with any polynomial
+//! (`pow`, the inverse hyperbolic functions, ...) are computed in `f64` and rounded once. On vectors this takes two to
+//! three times as long as in `f32`, and reduces the error to half an ULP.
 
 use super::F32Lanes;
 
@@ -33,7 +33,8 @@ pub use pow::{floor_div, floor_div_fast, is_rare_quotient, pow, rem, rem_fast};
 pub use trig::{TRIG_LIMIT, cos, cos_fast, cos_pi, sin, sin_fast, sin_pi, tan, tan_fast};
 
 /// The source text of the functions of this module, except for the gamma family and the Bessel functions, which shaders
-/// compute as in `double`. GPU backends translate it to their shader language, so that a function is written only once.
+/// compute as in `double`. GPU backends translate the text to their shader language, so that each function is written
+/// only once.
 pub const SOURCES: [&str; 8] = [
     include_str!("erf.rs"),
     include_str!("exp.rs"),
@@ -63,8 +64,8 @@ pub fn power_of_two(n: i32) -> f32 {
     f32::from_bits((n.wrapping_add(127) << 23) as u32)
 }
 
-/// Returns 1/x if x and 1/x are powers of two in the range of normal numbers. Dividing by x then equals multiplying by
-/// 1/x.
+/// Returns 1/x if |x| and 1/|x| are powers of two in the range of normal numbers. Dividing by x then equals multiplying
+/// by 1/x.
 #[inline(always)]
 pub fn exact_reciprocal(x: f32) -> Option<f32> {
     let (sign, magnitude) = (x.to_bits() & 1 << 31, x.to_bits() & !(1 << 31));

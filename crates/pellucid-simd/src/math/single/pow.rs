@@ -4,7 +4,8 @@ use crate::math::double;
 
 /// Returns aᵇ = ±e^(b·ln |a|), computed in `f64`.
 ///
-/// The logarithm has 13 more bits than `f32`, which is more than b·ln |a| ≤ 104 can lose.
+/// The logarithm is computed with 13 more bits than an `f32` has. The multiplication by b loses fewer bits, because
+/// |b·ln |a|| is at most 104 for a finite nonzero result.
 #[inline(always)]
 pub fn pow(a: f32, b: f32) -> f32 {
     let magnitude = a.abs();
@@ -13,7 +14,7 @@ pub fn pow(a: f32, b: f32) -> f32 {
     let t = if t > 200.0 { 200.0 } else { t };
     let t = if t < -200.0 { -200.0 } else { t };
     let y = double::exp_short(t) as f32;
-    // The powers of 0 and ∞ are 0 or ∞.
+    // A power of 0 or ∞ is 0 or ∞.
     let is_extreme = magnitude == 0.0 || magnitude == f32::INFINITY;
     let extreme = if (magnitude > 1.0) == (b > 0.0) { f32::INFINITY } else { 0.0 };
     let y = if is_extreme { extreme } else { y };
@@ -35,13 +36,13 @@ pub fn is_rare_quotient(a: f32, b: f32) -> bool {
     !(a.abs() < b.abs() * QUOTIENT_LIMIT && b.abs() < f32::INFINITY)
 }
 
-/// The limit below which the rounding error of a quotient is less than 1.
+/// 2²³. For smaller quotients, the rounding error is less than 1.
 const QUOTIENT_LIMIT: f32 = 8_388_608.0;
 
 /// Returns the remainder of truncated division, unless the quotient [is rare](is_rare_quotient).
 ///
-/// The integer part of the rounded quotient may be too large by 1. The remainder is then of the wrong sign. The fused
-/// multiply-add is exact.
+/// The magnitude of the rounded and truncated quotient may be too large by 1. The remainder then has the wrong sign,
+/// and is corrected. The fused multiply-add is exact.
 #[inline(always)]
 fn truncated_remainder(a: f32, b: f32) -> f32 {
     let m = (-(a / b).trunc()).mul_add(b, a);

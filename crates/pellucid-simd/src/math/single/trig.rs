@@ -37,7 +37,7 @@ fn signed_sin(n: i32, r: f32) -> f32 {
     f32::from_bits(y.to_bits() ^ (n as u32) << 31)
 }
 
-/// Returns x modulo 2, in [−1, 1], which is exact.
+/// Returns x modulo 2, in [−1, 1]. The result is exact.
 #[inline(always)]
 fn modulo_two(x: f32) -> f32 {
     (0.5 * x).round_ties_even().mul_add(-2.0, x)
@@ -94,7 +94,7 @@ fn cos_reduced(r: f32) -> f32 {
     (p * z).mul_add(z, z.mul_add(-0.5, 1.0))
 }
 
-/// Returns sin x for |x| ≤ [`TRIG_LIMIT`], reducing x = n·π + r.
+/// Returns sin x for |x| ≤ [`TRIG_LIMIT`], from the reduction x = n·π + r.
 #[inline(always)]
 pub fn sin_fast(x: f32) -> f32 {
     let (nf, n) = nearest(x * FRAC_1_PI);
@@ -103,7 +103,7 @@ pub fn sin_fast(x: f32) -> f32 {
     if x == 0.0 { x } else { y }
 }
 
-/// Returns cos x for |x| ≤ [`TRIG_LIMIT`], reducing x = (n − ½)·π + r.
+/// Returns cos x for |x| ≤ [`TRIG_LIMIT`], from the reduction x = (n − ½)·π + r.
 #[inline(always)]
 pub fn cos_fast(x: f32) -> f32 {
     let (nf, n) = nearest(x.mul_add(FRAC_1_PI, 0.5));
