@@ -2,8 +2,8 @@
 
 use pellucid::data::{
     BatchPosition, Batches, BucketBatchSampler, Collate, DataLoader, Dataset, DistributedSampler, EpochSeed,
-    IterableDataset, LoaderOptions, RandomSampler, Sampler, StratifiedSampler, StreamLoader, TensorDataset,
-    WeightedRandomSampler, from_fn, from_records, from_vec, pad_sequences, random_split, with_rng,
+    IterableDataset, LoaderOptions, RandomSampler, Sampler, SequentialSampler, StratifiedSampler, StreamLoader,
+    TensorDataset, WeightedRandomSampler, from_fn, from_records, from_vec, pad_sequences, random_split, with_rng,
 };
 use pellucid::nn::{Checkpoint, StateDict};
 use pellucid::{DType, Device, Error, Generator, Result, Tensor, autocast};
