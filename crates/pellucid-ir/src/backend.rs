@@ -3,10 +3,10 @@
 //! A backend runs kernel families over [`View`]s of [`Storage`]s. A storage is created without memory and allocates it
 //! at the first write, so recording a list of kernels allocates nothing.
 //!
-//! A backend receives only operands whose borrow words the caller holds, and whose types prove it: [`CheckedKernel`],
-//! [`BorrowedSlots`], [`Readable`], [`Writable`], and the guards of [`borrow`](crate::borrow). So `unsafe` code of a
-//! backend may rely on the protocol, although the callers contain no `unsafe`. These values do not leave their thread,
-//! hence no two threads use one of them at the same time.
+//! A backend receives only operands whose borrow words the caller holds. The types of the operands prove this:
+//! [`CheckedKernel`], [`BorrowedSlots`], [`Readable`], [`Writable`], and the guards of [`borrow`](crate::borrow). So
+//! `unsafe` code of a backend may rely on the protocol, although the callers contain no `unsafe`. Values of these types
+//! do not leave their thread, so no two threads use the same value at the same time.
 
 use crate::borrow::{BatchBorrowGuard, BorrowGuard};
 use crate::error::{Error, Result};
@@ -49,7 +49,7 @@ pub struct MemoryStats {
     pub in_use: usize,
     /// The maximum of `in_use` so far.
     pub peak: usize,
-    /// Bytes cached for reuse.
+    /// The bytes of freed memory that the cache keeps for reuse.
     pub cached: usize,
     /// The bytes of per-thread scratch memory of kernels (tiles, panels). `in_use` and `cached` do not include them.
     pub scratch: usize,
@@ -135,7 +135,8 @@ pub trait Backend: Send + Sync + 'static {
     /// If a view exceeds its storage, belongs to another device, or is read and has no memory; if the kernel rejects a
     /// value; [`Error::OutOfMemory`].
     fn run_checked(&self, launch: CheckedKernel<'_>) -> Result<()>;
-    /// Runs a [`Map`] with one output over contiguous operands of `size` elements. The output may be one of the inputs.
+    /// Runs a [`Map`] with one output over contiguous operands of `size` elements. The output may be an input, which is
+    /// then overwritten in place.
     fn map_dense(
         &self,
         program: &Arc<Program>,
@@ -146,7 +147,8 @@ pub trait Backend: Send + Sync + 'static {
         run_dense(self, program, params, size, (operands.inputs(), operands.outputs()))
     }
     /// Runs one program over several sets of contiguous operands, such as an optimizer step over all parameters.
-    /// `sizes[i]` is the number of elements of set `i`. The outputs overwrite the targets, the first inputs of a set.
+    /// `sizes[i]` is the number of elements of set `i`. The first inputs of a set are its targets: output j overwrites
+    /// target j.
     fn maps_dense(
         &self,
         program: &Arc<Program>,
@@ -196,8 +198,9 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// If the bytes exceed the storage, it has no memory, or it belongs to another device.
     fn download_borrowed(&self, from: Readable<'_>, offset: usize, into: &mut [u8]) -> Result<()>;
-    /// Returns true if the engine defers kernels of this device: it collects them and runs them as optimized plans,
-    /// when a value is read or the list is long. This is right for devices whose launches cost more than small kernels.
+    /// Returns true if the engine defers kernels of this device: it collects kernels in a list, and runs the list as an
+    /// optimized plan when a value is read or the list is long. This is faster on devices where a launch takes longer
+    /// than a small kernel.
     fn is_deferred(&self) -> bool {
         false
     }
@@ -222,7 +225,8 @@ pub trait Backend: Send + Sync + 'static {
     fn memory_stats(&self) -> MemoryStats;
     /// Limits the memory in use; `usize::MAX` removes the limit.
     fn set_memory_cap(&self, bytes: usize);
-    /// Returns an error if `bytes` more would exceed the limit. Host vectors are checked against the limit of the CPU.
+    /// Returns an error if `bytes` more bytes in use would exceed the limit. The CPU backend also checks the vectors of
+    /// the host with it; backends of other devices need not implement it.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -234,8 +238,8 @@ pub trait Backend: Send + Sync + 'static {
     fn trim(&self);
 }
 
-/// Runs a map over contiguous operands of `size` elements: inputs, and outputs that may be inputs. The caller holds
-/// their borrow words.
+/// Runs a map over contiguous operands of `size` elements: the inputs, and the outputs, which may be inputs. The caller
+/// holds the borrow words of all operands.
 fn run_dense<B: Backend + ?Sized>(
     backend: &B,
     program: &Arc<Program>,
@@ -245,7 +249,7 @@ fn run_dense<B: Backend + ?Sized>(
 ) -> Result<()> {
     let operands = || inputs.iter().chain(outputs);
     if operands().any(|d| d.offset.saturating_add(size) > isize::MAX as usize / 8) {
-        return Err(Error::invalid(program.name, "the offset and size of an operand exceed the address space"));
+        return Err(Error::invalid(program.name, "the end of an operand, its offset plus its size, exceeds the address space"));
     }
     let kernel = Kernel::Map(Map { program: program.clone(), params: params.clone() });
     let shape = |once: bool| Shape::from([if once { 1 } else { size }]);
@@ -260,7 +264,8 @@ fn run_dense<B: Backend + ?Sized>(
 
 /// A plan that its backend has compiled.
 pub trait CompiledPlan: Send + Sync {
-    /// Returns, for each slot, whether the plan reads or writes it: a launch must hold its storage for this access.
+    /// Returns, for each slot, whether the plan reads or writes it: a launch must hold the borrow word of its storage
+    /// for this access.
     fn access(&self) -> &[SlotAccess];
     /// Runs every kernel of the plan in order.
     ///
@@ -280,13 +285,13 @@ pub trait CompiledPlan: Send + Sync {
 /// The failure of a launch of a [`CompiledPlan`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct LaunchFailure {
-    /// The index of the launch in the plan, in 32 bits so that results stay small.
+    /// The index of the launch in the plan, in 32 bits so that a `Result` with this error stays small.
     launch: Option<u32>,
     /// The error of the launch.
     pub error: Error,
 }
 
-// `From` between this type and `Error` would make the error type of `?` ambiguous in closures of users.
+// `From` between this type and `Error` would make the error type of `?` ambiguous in the closures of callers.
 impl LaunchFailure {
     /// Returns the failure of the launch with this index in the plan.
     pub fn new(launch: usize, error: Error) -> LaunchFailure {
@@ -300,7 +305,8 @@ impl LaunchFailure {
     pub fn unknown(error: Error) -> LaunchFailure {
         LaunchFailure { launch: None, error }
     }
-    /// Returns the index of the launch in the plan: 0 if no launch has run, `None` if it is unknown.
+    /// Returns the index of the launch in the plan: 0 if the plan failed before or in its first launch, `None` if the
+    /// launch is unknown.
     pub fn launch(&self) -> Option<usize> {
         self.launch.map(|launch| launch as usize)
     }

@@ -259,7 +259,7 @@ impl DType {
         }
     }
 
-    /// Returns the name in messages and files: `f32`, `i64`, `bool`, ...
+    /// Returns the name that messages and files use: `f32`, `i64`, `bool`, ...
     pub const fn name(self) -> &'static str {
         match self {
             DType::Bool => "bool",
@@ -282,7 +282,7 @@ impl fmt::Display for DType {
     }
 }
 
-/// A Rust type that is the element of some dtype.
+/// A Rust type that represents the elements of a dtype.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a tensor element type",
     note = "elements are `bool`, `u8`, `i8`, `i16`, `i32`, `i64`, `f16`, `bf16`, `f32` or `f64`; convert a `usize` with `as i64`"
@@ -290,8 +290,8 @@ impl fmt::Display for DType {
 pub trait Element: bytemuck::NoUninit + Send + Sync + PartialEq + fmt::Debug + 'static {
     /// The dtype of the type.
     const DTYPE: DType;
-    /// Converts a scalar: floats are rounded to nearest, integers are truncated towards zero and wrap, and a `bool` is
-    /// true unless `v` is zero.
+    /// Converts a scalar: a float type rounds to nearest, an integer type truncates towards zero and wraps (a float
+    /// beyond `i64` first saturates), and a `bool` is true unless `v` is zero.
     fn from_scalar(v: Scalar) -> Self;
     /// Widens the value to a scalar.
     fn to_scalar(self) -> Scalar;
@@ -308,7 +308,7 @@ pub trait ReadElement: Copy + fmt::Debug + 'static {
     /// Converts the values.
     ///
     /// # Errors
-    /// The index of a value that the type cannot represent, and the value.
+    /// The index and the value of the first element that the type cannot represent.
     fn from_read(values: Vec<Self::Read>) -> Result<Vec<Self>, (usize, Self::Read)>;
 }
 
@@ -415,7 +415,7 @@ impl Scalar {
         }
     }
 
-    /// Returns the dtype of `tensor ∘ scalar` for a tensor of dtype `tensor`.
+    /// Returns the dtype of the result of an operation on this scalar and a tensor of dtype `tensor`.
     pub const fn promote_into(self, tensor: DType) -> DType {
         match self {
             Scalar::Bool(_) => tensor,
@@ -474,7 +474,7 @@ scalar_from!(bool => Bool as bool, u8 => Int as i64, i8 => Int as i64, i16 => In
     i64 => Int as i64, f32 => Float as f64, f64 => Float as f64, half::f16 => Float as f64, half::bf16 => Float as f64);
 
 impl From<usize> for Scalar {
-    /// Converts a size or count, which is far below 2⁶³.
+    /// Converts a size or a count, which must be less than 2⁶³.
     fn from(v: usize) -> Scalar {
         Scalar::Int(v as i64)
     }

@@ -11,7 +11,7 @@ pub(super) fn quoted(names: &[String]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the number of samples of a batch, if it is known.
+/// Formats the number of samples of a batch; empty if it is 0, which means unknown.
 pub(super) fn samples(count: usize) -> String {
     match count {
         0 => String::new(),
@@ -20,12 +20,12 @@ pub(super) fn samples(count: usize) -> String {
     }
 }
 
-/// Returns a text in parentheses after a space, if there is one.
+/// Returns the text in parentheses after a space; empty if there is no text.
 pub(super) fn in_parentheses(text: Option<&str>) -> String {
     text.map_or_else(String::new, |text| format!(" ({text})"))
 }
 
-/// Returns a text after a space, if there is one.
+/// Returns the text after a space; empty if there is no text.
 pub(super) fn after_space(text: Option<&str>) -> String {
     text.map_or_else(String::new, |text| format!(" {text}"))
 }
@@ -40,10 +40,10 @@ pub(super) fn axis_help(op: &str, rank: usize) -> String {
     }
 }
 
-/// Returns the indices that the operation accepts, or the help for an index that is not a class: a number that means
-/// "no class", such as PyTorch's −100, or one beyond the last class.
+/// Returns the indices that the operation accepts, or, for an index that is not a class, how to correct the call. Such
+/// an index means "no class", like PyTorch's −100, or is beyond the last class.
 ///
-/// An operation accepts negative indices, which count from the end, unless it is listed here.
+/// Operations that are not listed here accept negative indices, which count from the end.
 pub(super) fn index_help(op: &str, index: i64, len: usize) -> String {
     match op {
         "cross_entropy" | "nll_loss" if index < 0 => {
@@ -75,7 +75,7 @@ pub(super) fn index_help(op: &str, index: i64, len: usize) -> String {
     }
 }
 
-/// Formats the node of a backward pass that produced a NaN, and the line of its forward call.
+/// Formats the name of the operation whose backward pass produced NaN, and the line that called the operation.
 pub(super) fn origin(node: Option<&str>, location: Option<&str>) -> String {
     match (node, location) {
         (None, _) => String::new(),
@@ -88,7 +88,7 @@ pub(super) fn origin(node: Option<&str>, location: Option<&str>) -> String {
     }
 }
 
-/// Returns a correction of the call whose result, or whose gradient, is NaN.
+/// Returns how to correct the call whose result or gradient is NaN.
 pub(super) fn domain_help(op: &str, node: Option<&str>) -> String {
     match node {
         None => format!("clamp() the inputs of `{op}` to finite values of its domain, or add an epsilon to them"),
