@@ -249,7 +249,7 @@ fn run_dense<B: Backend + ?Sized>(
 ) -> Result<()> {
     let operands = || inputs.iter().chain(outputs);
     if operands().any(|d| d.offset.saturating_add(size) > isize::MAX as usize / 8) {
-        return Err(Error::invalid(program.name, "the end of an operand, its offset plus its size, exceeds the address space"));
+        return Err(Error::invalid(program.name, "the end of an operand exceeds the address space"));
     }
     let kernel = Kernel::Map(Map { program: program.clone(), params: params.clone() });
     let shape = |once: bool| Shape::from([if once { 1 } else { size }]);

@@ -105,7 +105,9 @@ pub enum Error {
         feature: &'static str,
     },
     /// The derivative of the operation is not implemented, but an input requires a gradient.
-    #[error("{op}: the operation has no gradient, but an input requires one; detach() the input, or compute under no_grad()")]
+    #[error(
+        "{op}: the operation has no gradient, but an input requires one; detach() the input, or compute under no_grad()"
+    )]
     NoGradient {
         /// The operation.
         op: &'static str,

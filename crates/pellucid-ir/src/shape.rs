@@ -180,7 +180,7 @@ impl fmt::Display for Shape {
             if i > 0 {
                 f.write_str(", ")?;
             }
-            // A length above the limit was negative, see `from_lengths`.
+            // A length above `isize::MAX` represents a negative one, see `from_lengths`.
             write!(f, "{}", *d as isize)?;
         }
         f.write_str("]")
@@ -193,8 +193,8 @@ impl FromIterator<usize> for Shape {
     }
 }
 
-/// Creates the shape of axes of these lengths. A negative length is kept as a number that no array can have, see
-/// [`Shape::checked_size`].
+/// Creates a shape from the lengths of its axes. A negative length is stored as a number above the limit of all
+/// lengths, which [`Shape::checked_size`] rejects.
 #[inline]
 fn from_lengths(lengths: impl Iterator<Item = isize>) -> Shape {
     lengths.map(|len| len as usize).collect()
@@ -237,8 +237,8 @@ pub type Strides = InlineVec<isize, INLINE_AXES>;
 pub enum Overlap {
     /// No element shares a byte with an element of the other operand.
     Disjoint,
-    /// Both operands have the same elements in the same order, also after broadcasting to a common shape. A column and
-    /// a row of the same memory do not.
+    /// Both operands have the same elements in the same order, even after both are broadcast to a common shape. For a
+    /// column and a row over the same memory this is false.
     Same,
     /// Elements may share bytes, with different indices in the two operands.
     Partial,
@@ -369,8 +369,8 @@ impl Layout {
         if is_same { Overlap::Same } else { Overlap::Partial }
     }
 
-    /// Returns true if two elements may have the same position, that is, if a stride does not exceed the extent of the
-    /// axes with shorter strides. For slices, transposes and diagonals of row-major tensors it is false.
+    /// Returns true if two indices may have the same position, that is, if a stride does not exceed the extent of the
+    /// axes with shorter strides. For slices, transposes and diagonals of row-major tensors the result is false.
     pub fn may_repeat(&self) -> bool {
         let Some(strides) = &self.strides else { return false };
         let steps = self.shape.iter().zip(&***strides).map(|(&len, &stride)| (stride.unsigned_abs(), len));
@@ -409,7 +409,8 @@ impl Layout {
         Some(Layout::strided(shape.clone(), strides, self.offset))
     }
 
-    /// Returns the stride along an axis of a shape of `rank` axes to which the layout broadcasts, 0 if it is repeated.
+    /// Returns the stride along an axis of a shape of `rank` axes to which the layout broadcasts, 0 if the layout is
+    /// repeated along it.
     #[inline]
     pub fn broadcast_stride(&self, axis: usize, rank: usize) -> isize {
         match (axis + self.shape.rank()).checked_sub(rank) {
@@ -429,8 +430,8 @@ impl Layout {
         if self.is_contiguous() || shape.size() == 0 {
             return Some(Layout { shape: shape.clone(), offset: self.offset, strides: None });
         }
-        // Both shapes are split into the shortest groups of axes of equal size. A group can be reshaped if its old axes
-        // are in row-major order among themselves.
+        // Both shapes are split into the shortest groups of axes with equal numbers of elements. A group can be
+        // reshaped if its old axes are in row-major order among themselves.
         let strides_before = self.strides();
         let old: SmallVec<[(usize, isize); INLINE_AXES]> =
             self.shape.iter().copied().zip(strides_before.iter().copied()).filter(|&(d, _)| d != 1).collect();

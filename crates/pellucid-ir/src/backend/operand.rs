@@ -183,7 +183,11 @@ fn check_writable(kernel: &Kernel, layout: &Layout) -> Result<()> {
 
 #[cold]
 fn broadcast_output(kernel: &Kernel, layout: &Layout) -> Error {
-    let reason = format!("cannot write to a view of shape {} in which several indices refer to one element, such as a broadcast; copy it first", layout.shape());
+    let reason = format!(
+        "cannot write to a view of shape {} in which several indices refer to one element, such as a broadcast; copy \
+         it first",
+        layout.shape()
+    );
     Error::invalid(kernel.name(), reason)
 }
 

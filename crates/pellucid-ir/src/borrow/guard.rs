@@ -212,12 +212,17 @@ impl<'v, V: Borrowed> SlotBorrowGuard<'v, V> {
     /// [`Error::InvalidArgument`] if a slot has no storage, or if a storage that the plan writes is in two used slots.
     pub fn acquire(storages: &'v [V], access: &'v [SlotAccess]) -> Result<SlotBorrowGuard<'v, V>> {
         if storages.len() < access.len() {
-            let reason = format!("the plan has {} slots, got {} storages; pass one storage for each slot", access.len(), storages.len());
+            let (needed, given) = (access.len(), storages.len());
+            let reason = format!("the plan has {needed} slots, got {given} storages; pass one storage for each slot");
             return Err(Error::invalid("launch", reason));
         }
         match acquire_distinct(SlotWords { storages, access }) {
             true => Ok(SlotBorrowGuard { storages, access, _not_send: PhantomData }),
-            false => Err(Error::invalid("launch", "a storage that the plan writes is passed for two of its slots; pass a separate storage for each")),
+            false => {
+                let reason =
+                    "a storage that the plan writes is passed for two of its slots; pass a separate storage for each";
+                Err(Error::invalid("launch", reason))
+            }
         }
     }
 

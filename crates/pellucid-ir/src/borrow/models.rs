@@ -98,7 +98,7 @@ impl Borrowed for &Contents {
 impl Contents {
     /// Reads the storage like a kernel, and checks that the version equals the contents.
     fn check(&self) {
-        assert_eq!(self.version.get(), self.writes.get(), "the version must equal the contents, which count the writes");
+        assert_eq!(self.version.get(), self.writes.get(), "the version must equal the contents");
     }
 
     /// Overwrites the storage like a kernel. The guard counts the write.

@@ -61,13 +61,16 @@ pub(super) fn index_help(op: &str, index: i64, len: usize) -> String {
         }
         "embedding_bag offsets" => "; offsets must ascend from 0 to at most the number of indices".to_string(),
         "multinomial" => "; a row of weights has an invalid weight or sum, or fewer positive weights than samples \
-            without replacement"
+            to draw without replacement"
             .to_string(),
         "masked_scatter" => {
             format!("; the mask has more than {len} true elements: the source must have one element for each of them")
         }
         // `narrow` reports the start or the end of the range.
-        "narrow" => format!("; start must be at least -{len}, and start + length at most {len}"),
+        "narrow" => format!(
+            "; start must be at least -{len}, and the range must end at or before {len}; a negative start counts from \
+             the end"
+        ),
         _ if len == 0 => "; the axis is empty".to_string(),
         "max_unpool1d" | "max_unpool2d" | "max_unpool3d" | "dataset" => format!("; indices must be in 0..{len}"),
         "rnn" | "gru" | "lstm" => format!("; lengths of sequences must be in 0..={}", len - 1),

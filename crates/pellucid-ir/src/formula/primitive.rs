@@ -1,8 +1,9 @@
-//! The scalar primitives of formulas.
+//! The primitives of formulas.
 //!
-//! Each is a function of one, two or three numbers, rounded once in its compute type. Other functions are composed of
-//! them. A new primitive must improve the accuracy (`ln_1p`, `expm1`) or have no closed form in the others (`erf`,
-//! `digamma`).
+//! These are the functions of one and of two values, and the row reductions; `FormulaNode` adds selection,
+//! multiplication with addition, and conversions. Other functions are composed of primitives. A function is a primitive
+//! only if it is more accurate than its composition (`ln_1p`, `expm1`), or is not a composition of other primitives
+//! (`erf`, `digamma`).
 
 /// Unary functions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -112,7 +113,7 @@ pub enum Binary {
     Rem,
     /// aᵇ; for integers by repeated multiplication, wrapping, and 0 for negative b unless |a| = 1.
     Pow,
-    /// The angle of the point (b, a), in (−π, π].
+    /// The angle of the point (b, a), in [−π, π].
     Atan2,
     /// The larger operand; NaN if an operand is NaN.
     Max,
@@ -148,9 +149,10 @@ pub enum Binary {
     Or,
     /// Bitwise or logical exclusive or.
     Xor,
-    /// a · 2ᵇ on integers; 0 for a shift of the width or more, or a negative one.
+    /// a · 2ᵇ on integers; 0 if b is negative, or at least the width of the integer.
     Shl,
-    /// ⌊a / 2ᵇ⌋ on integers (arithmetic shift); a shift beyond the width counts as the width − 1.
+    /// ⌊a / 2ᵇ⌋ on integers (arithmetic shift); if b is negative, or at least the width of the integer, it counts as
+    /// the width − 1.
     Shr,
     /// Mask: a < b
     Lt,

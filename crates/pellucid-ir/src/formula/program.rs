@@ -38,7 +38,7 @@ pub struct Program {
 /// The maximum number of instructions: backends number inputs, uniforms and results of instructions with 16 bits.
 pub(super) const MAX_STEPS: usize = 60_000;
 
-/// The number of backend kinds that can cache their own form of a program in it.
+/// The number of backend kinds. Each can cache its own form of a program in the program.
 const BACKENDS: usize = 3;
 
 /// An input: its dtype in memory and the type to which it is converted when it is loaded.
@@ -92,7 +92,7 @@ pub enum Op {
     Unary(Unary),
     /// A binary function of one type.
     Binary(Binary),
-    /// `args[0] ? args[1] : args[2]`; the first is a mask, `compute` is the type of the others.
+    /// `args[0] ? args[1] : args[2]`; the first is a mask, and `compute` is the type of the other two.
     Select,
     /// a·b + c, rounded once.
     MulAdd,
@@ -122,7 +122,7 @@ impl Op {
 pub struct Step {
     /// The operation.
     pub op: Op,
-    /// The type of its operands (for `Select` of the last two).
+    /// The type of its operands; for `Select`, the type of the last two.
     pub compute: Compute,
     /// The destination: a `Row` if all operands are uniforms or per-row values, otherwise a `Register`.
     pub into: InstructionOperand,
@@ -162,7 +162,8 @@ impl Program {
         Program { name, inputs, uniforms, steps, registers, row_registers, outputs, is_row, digest, prepared }
     }
 
-    /// Returns true if the program reduces over rows or uses positions within a row, and must run as `Row`.
+    /// Returns true if the program reduces over rows or uses positions within a row, so that it must run as a
+    /// [`Row`](crate::kernel::Row) kernel.
     #[inline]
     pub fn is_row(&self) -> bool {
         self.is_row
@@ -178,8 +179,8 @@ impl Program {
         size.checked_mul(element).ok_or_else(Error::size_overflow)
     }
 
-    /// Returns the form of this program that backend kind `backend` (0 CPU, 1 wgpu, 2 CUDA) caches in it; `make`
-    /// creates it on first use. A backend must always use the same `T`.
+    /// Returns the backend's own form of this program, which is cached in the program; `make` creates it on first use.
+    /// `backend` is the kind of the backend: 0 for CPU, 1 for wgpu, 2 for CUDA. A backend must always use the same `T`.
     #[inline]
     pub fn prepared<T: Any + Send + Sync>(&self, backend: usize, make: impl FnOnce() -> T) -> &T {
         let form = self.prepared[backend].get_or_init(|| Box::new(make()));

@@ -7,20 +7,20 @@ use crate::error::{Error, Result};
 use crate::shape::Shape;
 use smallvec::smallvec;
 
-/// A matrix factorization, or the solution of equations with one. The last two axes are matrices; the axes before them
-/// are a batch.
+/// A matrix factorization, a computation with triangular or other factors, or the matrix exponential. The last two axes
+/// of an array are a matrix; the axes before them are batch axes.
 ///
 /// It is a family of its own because its algorithms depend on values: they select pivots or iterate until convergence.
 ///
-/// Matrices are `f32` or `f64`, and so is the arithmetic. Layout, number of threads and instruction set do not change
-/// any bit. If an element that is read is NaN or infinite, all factors are NaN. If the iteration of a finite matrix
-/// does not converge, the kernel fails with [`Error::NotConverged`].
+/// Matrices are `f32` or `f64`, and the arithmetic has the same precision. The results are bit-identical for all
+/// layouts, numbers of threads and instruction sets. If an element that is read is NaN or infinite, all factors are
+/// NaN. If the iteration of a finite matrix does not converge, the kernel fails with [`Error::NotConverged`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Factorization {
     /// A = L·Lᵀ for symmetric positive definite A. Only the lower triangle is read.
     ///
-    /// Outputs: L; and `i32` of the shape of the batch, 0 or the order of the first leading minor that is not
-    /// positive. L is NaN in the second case.
+    /// Outputs: L; and `i32` of the shape of the batch, 0 or the order of the first leading minor that is not positive.
+    /// If there is such a minor, L is NaN.
     Cholesky,
     /// P·A = L·U, pivoting by rows; A is `[m, n]`, k = min(m, n).
     ///
@@ -31,7 +31,7 @@ pub enum Factorization {
     /// The permutation of `rows` rows, `i64 [rows]`, from pivots `i32 [k]` of [`Factorization::Lu`]: row i of P·A is
     /// row orderᵢ of A. Pivots outside 1..=rows are rejected.
     RowOrder {
-        /// The name of the operation in the error for an invalid pivot.
+        /// The name of the operation that the error for an invalid pivot reports.
         op: &'static str,
         /// The number of rows of the factored matrix, at least k.
         rows: usize,
@@ -270,7 +270,7 @@ impl Family for Factorization {
     }
 
     fn info(&self) -> FamilyInfo {
-        // QR sweeps may not converge.
+        // These two iterate, and may fail to converge after they have written.
         let writes_before_rejection = matches!(self, Factorization::Svd(_) | Factorization::Eigh { .. });
         let reads_pivots = matches!(
             self,
@@ -298,7 +298,7 @@ impl Family for Factorization {
         )
     }
 
-    /// Returns the sum of 2/3·m·n·min(m, n) over all matrices of the last two axes.
+    /// Counts 2/3·m·n·min(m, n) for each matrix `[m, n]` of the first input.
     fn flops(&self, inputs: &[Meta], _: &[Meta]) -> u64 {
         match inputs.first().map(|a| &*a.shape) {
             Some([.., m, n]) => 2 * inputs[0].elements() * (*m.min(n) as u64) / 3,

@@ -21,7 +21,7 @@ pub enum RnnMode {
     /// 2014, with the reset after the product). x has four blocks; the last one is unused in the input and receives u.
     Gru,
     /// i, f, g, o = σ, σ, tanh, σ of x₀.. + h₀.. + β₀..; c′ = f·c + i·g, h′ = o·tanh(c′) (Hochreiter & Schmidhuber
-    /// 1997, Gers et al. 2000), or, projected, h′ = V·(o·tanh(c′)) (Sak et al. 2014).
+    /// 1997, Gers et al. 2000), or, with the projection V, h′ = V·(o·tanh(c′)) (Sak et al. 2014).
     Lstm,
 }
 
@@ -43,7 +43,7 @@ impl RnnMode {
         }
     }
 
-    /// Returns the gates of the weights with their blocks of the gate activations. The third gate of
+    /// Returns the blocks of the gate activations that store the products W·h of the gates. The third gate of
     /// [`RnnMode::Gru`], u, is stored in the last block.
     pub fn weight_blocks(self) -> &'static [GateBlock] {
         const fn block(first_gate: usize, first_block: usize, gates: usize) -> GateBlock {
@@ -57,7 +57,7 @@ impl RnnMode {
     }
 }
 
-/// Neighbouring gates of the weights whose products W·h are neighbouring blocks of the gate activations.
+/// Neighbouring gates of the weights whose products W·h are stored in neighbouring blocks of the gate activations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GateBlock {
     /// The first gate in the weights.
@@ -103,7 +103,7 @@ pub enum RecurrentPart {
 /// depends on the shapes alone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Recurrent {
-    /// The name of the operation, for the error of an invalid length.
+    /// The name of the operation that the error for an invalid length reports.
     pub op: &'static str,
     /// The equations of one time step.
     pub cell: RnnMode,
@@ -111,10 +111,11 @@ pub struct Recurrent {
     pub reverse: bool,
     /// Whether the states are projected; only for [`RnnMode::Lstm`].
     pub projected: bool,
-    /// Whether the sequences have individual lengths, which are then the last input.
+    /// Whether the sequences have individual lengths. The lengths are then the last input.
     pub lengths: bool,
     /// Whether the factors of the products with W and V are rounded to `bf16`; only for `f32`. States, gates and
-    /// gradients are stored unrounded. A backend for which this is not faster may multiply unrounded factors.
+    /// gradients are stored unrounded. If rounding does not make a backend faster, the backend may multiply unrounded
+    /// factors.
     pub bf16_factors: bool,
     /// The part that is computed.
     pub part: RecurrentPart,
@@ -269,7 +270,8 @@ impl Recurrent {
         2 + usize::from(self.cell == RnnMode::Lstm) + usize::from(gradient && self.projected)
     }
 
-    /// Returns T, N, H and P, read from the gates and W; `None` if these do not fit the cell.
+    /// Returns T, N, H and P, which it reads from the shapes of the gates and of W; `None` if these shapes do not fit
+    /// the cell.
     pub fn sizes(&self, inputs: &[Meta]) -> Option<RecurrentSizes> {
         let w = match self.part {
             RecurrentPart::States => &inputs[1],
@@ -287,7 +289,7 @@ impl Recurrent {
             Error::shapes(
                 self.op,
                 inputs.iter().map(|m| &m.shape),
-                "the inputs must have the shapes documented at `kernel::Recurrent`",
+                "the inputs must have the number and the shapes that `kernel::Recurrent` documents for this cell and part",
             )
         };
         let sizes = self.sizes(inputs).filter(|_| inputs.len() == self.inputs()).ok_or_else(shape_error)?;
@@ -355,7 +357,8 @@ impl Family for Recurrent {
 
     fn info(&self) -> FamilyInfo {
         FamilyInfo {
-            // Only the gate activations can have the layout of x: the other outputs have T + 1 steps.
+            // Only the gate activations can overwrite x in place: the other outputs have T + 1 steps, so their layout
+            // differs.
             reads: match self.part {
                 RecurrentPart::States => ReadOrder::FirstElementwise,
                 RecurrentPart::Gradient => ReadOrder::Anywhere,

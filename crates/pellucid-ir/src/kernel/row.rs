@@ -8,7 +8,7 @@ use crate::formula::Program;
 use std::hash::Hash;
 use std::sync::Arc;
 
-/// A program with row reductions; the rows run over `axes`.
+/// A program with row reductions. A row contains all elements along `axes`.
 ///
 /// Inputs broadcast to the common shape; inputs and outputs that are *per row* have length 1 along `axes`. The
 /// elements of a row are in row-major order over `axes`.
@@ -54,8 +54,8 @@ impl Family for Row {
     fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {
         let program = &*self.program;
         check_dtypes(program, inputs, outputs)?;
-        let rule = "operands must broadcast to the shape of the per-element outputs; per-row operands have length 1 \
-                    along the row axes";
+        let rule = "operands must broadcast to the shape of the per-element outputs; per-row operands must have \
+                    length 1 along the row axes";
         let error = || shape_error(program.name, inputs, outputs, rule);
         let shape = common_shape(inputs.iter().chain(outputs)).ok_or_else(error)?;
         let per_row = program.inputs.iter().map(|l| l.per_row).chain(program.outputs.iter().map(|s| s.per_row));
