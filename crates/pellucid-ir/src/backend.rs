@@ -17,7 +17,7 @@ use crate::shape::{Layout, Shape, Strides};
 use std::slice;
 use std::sync::Arc;
 
-/// Implements [`Borrowed`] for an operand that refers to its storage.
+/// Implements [`Borrowed`] for an operand that contains a reference to its storage.
 macro_rules! borrowed {
     ($($operand:ty: $self:ident => $storage:expr;)*) => {$(
         impl StorageOperand for $operand {}
@@ -55,7 +55,7 @@ pub struct MemoryStats {
     pub scratch: usize,
     /// The number of buffers allocated so far.
     pub allocations: u64,
-    /// The number of allocations that the cache could not serve.
+    /// The number of allocations that the system served because the cache could not.
     pub system_allocations: u64,
 }
 
@@ -74,7 +74,7 @@ pub enum Support {
 pub enum DeviceKind {
     /// The device shares the processor of the host.
     Cpu,
-    /// The device has its own processor, which may be emulated.
+    /// The device has its own processor, which the host may emulate.
     Gpu,
 }
 
@@ -96,8 +96,9 @@ pub trait Driver: Send + Sync + 'static {
 
 /// A device that runs kernels.
 ///
-/// A backend receives kernels and plans whose operands the rules of the families accept ([`CheckedKernel`],
-/// [`CheckedPlan`]) and whose borrow words are held, and checks only its memory.
+/// A backend receives only kernels and plans whose operands satisfy the rules of their families ([`CheckedKernel`],
+/// [`CheckedPlan`]) and whose borrow words are held. It checks only the storages of the operands: their device, their
+/// size, and whether they have memory.
 pub trait Backend: Send + Sync + 'static {
     /// Returns the name of the device: `cpu`, `wgpu:0`, `cuda:1`, ...
     fn name(&self) -> &str;
@@ -110,7 +111,7 @@ pub trait Backend: Send + Sync + 'static {
     fn is_software(&self) -> bool {
         false
     }
-    /// Returns counts of the work since the device was opened, by name: `dispatches`, for example.
+    /// Returns named counters of the work since the device was opened, for example `dispatches`.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
@@ -159,7 +160,8 @@ pub trait Backend: Send + Sync + 'static {
         let mut sets = operands.sets().zip(sizes);
         sets.try_for_each(|(set, &size)| run_dense(self, program, params, size, (set, &set[..operands.targets()])))
     }
-    /// Runs [`Backend::map_dense`] into a new storage that holds only the output.
+    /// Runs a [`Map`] with one output, like [`Backend::map_dense`], and returns a new storage that contains only the
+    /// output.
     fn map_new(
         &self,
         program: &Arc<Program>,
@@ -213,7 +215,8 @@ pub trait Backend: Send + Sync + 'static {
     fn prepare(&self, plan: &Plan) -> Result<Option<Box<dyn CompiledPlan>>> {
         self.prepare_checked(CheckedPlan::new(plan)?)
     }
-    /// Compiles a plan for repeated launches. `None` means that the engine runs the kernels of the plan one by one.
+    /// Compiles a plan for repeated runs. Returns `None` if the backend compiles no plans; the engine then runs the
+    /// kernels of the plan one by one.
     ///
     /// # Errors
     /// If an operand exceeds its slot, or a kernel cannot be compiled.
@@ -225,8 +228,8 @@ pub trait Backend: Send + Sync + 'static {
     fn memory_stats(&self) -> MemoryStats;
     /// Limits the memory in use; `usize::MAX` removes the limit.
     fn set_memory_cap(&self, bytes: usize);
-    /// Returns an error if `bytes` more bytes in use would exceed the limit. The CPU backend also checks the vectors of
-    /// the host with it; backends of other devices need not implement it.
+    /// Returns an error if `bytes` more bytes in use would exceed the limit. The engine calls this function on the CPU
+    /// backend for the vectors of the host. The default implementation accepts any size.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -282,7 +285,7 @@ pub trait CompiledPlan: Send + Sync {
     }
 }
 
-/// The failure of a launch of a [`CompiledPlan`].
+/// The failure of a run of a [`CompiledPlan`], with the launch that failed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LaunchFailure {
     /// The index of the launch in the plan, in 32 bits so that a `Result` with this error stays small.

@@ -47,10 +47,10 @@ pub enum DType {
     /// Signed 64-bit integer: the dtype of indices.
     #[doc(alias("int64", "long"))]
     I64,
-    /// IEEE 754 half precision: 5 exponent bits, 10 of fraction.
+    /// IEEE 754 half precision: 5 exponent bits and 10 fraction bits.
     #[doc(alias("float16", "half"))]
     F16,
-    /// Brain float: the upper half of an `f32`, 8 exponent bits, 7 of fraction.
+    /// Brain float: the upper half of an `f32`, with 8 exponent bits and 7 fraction bits.
     #[doc(alias = "bfloat16")]
     BF16,
     /// IEEE 754 single precision: the default float.
@@ -78,7 +78,7 @@ pub enum Compute {
 }
 
 impl Compute {
-    /// Returns the bytes of one value.
+    /// Returns the size of one value in bytes.
     #[inline]
     pub const fn size(self) -> usize {
         match self {
@@ -121,7 +121,7 @@ impl DType {
         DType::F64,
     ];
 
-    /// Returns the bytes of one element.
+    /// Returns the size of one element in bytes.
     #[inline]
     pub const fn size(self) -> usize {
         match self {
@@ -245,7 +245,7 @@ impl DType {
         self.integer_range().map_or(value, |(low, high)| value.clamp(low, high))
     }
 
-    /// Returns true if `value` converts to this dtype with no error but rounding.
+    /// Returns true if `value` converts to this dtype without an error, except for rounding to a float.
     ///
     /// An integer dtype represents the integers in its range; `bool` and floats represent any number.
     pub fn represents(self, value: Scalar) -> bool {

@@ -9,7 +9,7 @@ use crate::inline_vec::InlineVec;
 use smallvec::SmallVec;
 use std::fmt;
 
-/// The number of axes stored inline; higher ranks need a heap allocation.
+/// The number of axes that are stored inline; higher ranks need a heap allocation.
 pub const INLINE_AXES: usize = 6;
 
 /// The length of every axis, outermost first. A 0-d array has the empty shape and one element.
@@ -476,8 +476,8 @@ impl Layout {
     }
 
     /// Selects all windows of `size` indices of an axis, which begin at the indices 0, `step`, 2·`step`, ... The axis
-    /// then enumerates the windows, and a new last axis the indices of a window. Elements of windows that overlap have
-    /// the same positions.
+    /// then enumerates the windows, and a new last axis the indices of a window. An element that several windows
+    /// contain occurs in each of them, at the same position of the storage.
     ///
     /// # Panics
     /// Panics if `step` is 0, or `size` is larger than the axis.

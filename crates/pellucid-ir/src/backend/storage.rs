@@ -120,7 +120,7 @@ impl<B: Buffer + ?Sized> Storage<B> {
     }
 
     /// Returns [`NO_READERS`], [`MANY_READERS`], or the number of the recorded list whose kernels may still read the
-    /// buffer. A write that is not in this list must run after these kernels.
+    /// buffer. A kernel outside of this list that writes the buffer must run after these kernels.
     #[inline]
     pub fn readers(&self) -> u64 {
         self.readers.load(Ordering::Acquire)
@@ -138,7 +138,7 @@ impl<B: Buffer + ?Sized> Storage<B> {
         let _ = self.readers.fetch_update(Ordering::AcqRel, Ordering::Acquire, joined);
     }
 
-    /// Removes all recorded lists from [`Storage::readers`], when they have run.
+    /// Removes all recorded lists from [`Storage::readers`]; they must have run.
     pub fn clear_readers(&self) {
         self.readers.store(NO_READERS, Ordering::Release);
     }

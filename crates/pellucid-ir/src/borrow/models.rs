@@ -115,7 +115,7 @@ impl Contents {
     }
 }
 
-/// Explores every interleaving with at most this many preemptions.
+/// Explores every interleaving with at most `preemptions` preemptions.
 fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -187,7 +187,7 @@ fn writers_exclude_one_another_and_readers() {
         let mut writes = u64::from(write(&storage));
         let [writer, reader] = others.map(|t| t.join().unwrap());
         writes += u64::from(writer);
-        // The kernels cannot all fail: a word is only taken while another kernel runs.
+        // The kernels cannot all fail: a word is held only while another kernel runs.
         assert!(writes > 0 || reader);
         storage.finish(writes);
     });

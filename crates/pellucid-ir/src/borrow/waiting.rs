@@ -13,9 +13,9 @@
 //! reader has arrived since, when the reservation of another writer replaces it, or when a reader has slept
 //! [`Atomics::PATIENCE`] times without a write.
 //!
-//! While no kernel waits for a word and no reservation covers it, an acquisition detects this by one load: of a mask of
-//! the words in the list. A thread that holds words already does not join the list, because a kernel in the list may
-//! wait for these words.
+//! An acquisition first loads a mask of the words in the list. If its words are not in the mask, no kernel waits for
+//! them and no thread has reserved them. A thread that holds words already does not join the list, because a kernel in
+//! the list may wait for these words.
 
 use super::{Atomics, BorrowWord, try_all, wake_waiters};
 use crate::lock;
@@ -23,7 +23,7 @@ use std::cmp::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The words of a kernel, and whether it writes each.
+/// The words of a kernel, each with a flag that is true if the kernel writes it.
 pub(super) trait BorrowWords<'w, A: Atomics + 'w>: Copy {
     /// Calls `f` with each word in turn until `f` returns false. Returns true if `f` returned true for every word.
     fn all(self, f: impl FnMut(&'w BorrowWord<A>, bool) -> bool) -> bool;
@@ -274,8 +274,8 @@ pub(super) fn wait<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) {
     // it.
     let (mut reserved, mut sleeps) = (None, 0);
     for attempt in 0.. {
-        // The list is locked during an attempt: so a failing attempt never makes an attempt of another kernel of the
-        // list fail, and need not wake one.
+        // The list is locked during an attempt, so a failing attempt never makes an attempt of another kernel of the
+        // list fail, and need not wake a kernel.
         let is_acquired = A::with_waiters(|list| {
             if sleeps >= A::PATIENCE {
                 list.end_reservations(|reservation| Some(reservation.ticket) == reserved);
@@ -305,7 +305,7 @@ pub(super) fn wait<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) {
     }
 }
 
-/// Wakes the kernels whose turn it is and that wait for one of these words that is free.
+/// Wakes each kernel that waits for one of these words, if the word is free and it is the kernel's turn.
 #[cold]
 pub(super) fn wake<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) {
     let mut woken = Vec::new();

@@ -60,8 +60,8 @@ fn help(missing: &[String], unexpected: &[String], wrong_shapes: &[WrongShape]) 
     help.into()
 }
 
-/// Returns the prefix with which every unexpected name is a missing name, as if a wrapper module had been saved; `None`
-/// if there is no such prefix.
+/// Returns the prefix without which every unexpected name is one of the missing names: the prefix of a wrapper module.
+/// `None` if there is no such prefix.
 fn prefix<'a>(missing: &[String], unexpected: &'a [String]) -> Option<&'a str> {
     let first = missing.first()?;
     let prefix = unexpected.iter().find_map(|name| name.strip_suffix(first.as_str()))?;

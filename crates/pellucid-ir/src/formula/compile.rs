@@ -274,7 +274,8 @@ impl Lowering<'_> {
             FormulaNode::Binary(op, ..) => self.binary(op, compute, id, args[0], args[1])?,
             FormulaNode::Select(..) => self.step(Op::Select, compute, id, &args),
             FormulaNode::MulAdd(..) if !compute.is_float() => {
-                // Integers do not round, so a multiplication and an addition give the result of a fused instruction.
+                // Integer arithmetic does not round, so a multiplication followed by an addition equals a fused
+                // instruction.
                 let product = self.binary(Binary::Mul, compute, id, args[0], args[1])?;
                 self.binary(Binary::Add, compute, id, product, args[2])?
             }
@@ -290,7 +291,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// Lowers a conversion. Parameters, literals and the row length are rounded once, from full width.
+    /// Lowers a conversion. A parameter, a literal or the row length is rounded only once, from full width.
     fn cast(&mut self, a: NodeId, from: Compute, to: Compute, id: NodeId) -> Result<Value> {
         Ok(match self.formula.inner.graph.node(a) {
             _ if from == to => self.value(a),
@@ -330,7 +331,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Lowers an operation on masks: + and max are *or*, · and min are *and*, false < true.
+    /// Lowers an operation on masks: + and max are *or*, · and min are *and*, and comparisons use false < true.
     fn logic(&mut self, op: Binary, id: NodeId, a: Value, b: Value) -> Result<Value> {
         use Binary::*;
         let mask = Compute::Mask;

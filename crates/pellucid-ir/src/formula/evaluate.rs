@@ -9,8 +9,8 @@ use crate::dtype::{DType, Element, Scalar};
 impl Formula {
     /// Evaluates the outputs for one row in `f64`; masks are 0 and 1, indices are integers.
     ///
-    /// Every input has one value for each element of the row. Per-row inputs and outputs have a single value. A formula
-    /// without rows is evaluated element by element.
+    /// A per-element input has one value for each element of the row; a per-row input or output has a single value. A
+    /// formula without rows is evaluated element by element.
     ///
     /// # Panics
     /// Panics if the lengths do not fit, or inputs or parameters are missing.

@@ -259,7 +259,7 @@ unary_methods! {
 
 macro_rules! binary_methods {
     ($($(#[$doc:meta])* $name:ident => $op:ident;)*) => {
-        // `rem`, `shl` and `shr` are operators too; as methods they also take literals of every type.
+        // `rem`, `shl` and `shr` are operators too; as methods they also accept literals of every type.
         #[allow(clippy::should_implement_trait)]
         impl Expr {$(
             $(#[$doc])*
@@ -362,7 +362,7 @@ impl Expr {
         Expr::binary(function, n.lift(ValueKind::Number), self)
     }
 
-    /// `self ? a : b` for a mask. The derivative reaches only the selected operand, even if the other one is NaN.
+    /// `self ? a : b` for a mask. Only the selected operand receives a gradient, even if the other operand is NaN.
     #[track_caller]
     #[must_use]
     pub fn select(self, a: impl IntoExpr, b: impl IntoExpr) -> Expr {

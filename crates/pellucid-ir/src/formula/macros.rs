@@ -17,7 +17,7 @@
 ///
 /// Inputs are numbers by default; other kinds are `c: mask`, `t: index`, `m: per_row` and `t: per_row index`. Run-time
 /// parameters follow a semicolon: `elu(x; alpha) = ..`. The body is an expression or a block; a tuple of expressions
-/// gives several outputs. A `d` line declares a derivative in terms of the inputs, the parameters, the output `y`,
+/// declares several outputs. A `d` line declares a derivative in terms of the inputs, the parameters, the output `y`,
 /// which is then saved, and its incoming gradient `g`. Several outputs are `y0`, `y1`, .., and their gradients `g0`,
 /// `g1`, .. The mask `refined` is true in the form from which derivatives of order 2 and higher are derived. In a `d`
 /// line these names are constants, so a `let` must not reuse one of them.

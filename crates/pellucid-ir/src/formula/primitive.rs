@@ -1,7 +1,7 @@
 //! The primitives of formulas.
 //!
-//! These are the functions of one and of two values, and the row reductions; `FormulaNode` adds selection,
-//! multiplication with addition, and conversions. Other functions are composed of primitives. A function is a primitive
+//! These are the functions of one and of two values, and the row reductions; `FormulaNode` adds selection, fused
+//! multiplication and addition, and conversions. Other functions are composed of primitives. A function is a primitive
 //! only if it is more accurate than its composition (`ln_1p`, `expm1`), or is not a composition of other primitives
 //! (`erf`, `digamma`).
 

@@ -46,10 +46,10 @@ impl ConvPart {
 /// The two inputs come in the order x, w, y. The caller chooses the shape of the output; positions outside x count as 0
 /// and are never read. All arrays have the same dtype; `f16` and `bf16` accumulate in `f32`, and their output may have
 /// dtype `f32`; it is then not rounded to half precision. The order of accumulation depends on the shapes alone:
-/// channels, then taps, in blocks of a fixed length. A backend uses Winograd convolution (Winograd 1980; Lavin and
+/// channels, then taps, in blocks of a fixed length. A backend may use Winograd convolution (Winograd 1980; Lavin and
 /// Gray 2016) for shapes for which it is faster. It is also exact for small integers, but its rounding errors are
 /// relative to the largest elements near a window, not only those in it. If an element is not finite, or the Winograd
-/// transform overflows, the entire call runs without Winograd convolution, so that such an element affects only its own
+/// transform overflows, the entire call runs without Winograd convolution, so that the element affects only its own
 /// windows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Conv {

@@ -37,8 +37,8 @@ pub enum Factorization {
         rows: usize,
     },
     /// X with A·X = B, or Aᵀ·X = B if `transposed`, from the first two outputs of [`Factorization::Lu`] for square A,
-    /// and B `[n, k]`; their batch axes are equal. Invalid pivots are rejected. A zero on the diagonal of U makes all
-    /// of X NaN.
+    /// and B `[n, k]`; the batch axes of all inputs are equal. Invalid pivots are rejected. A zero on the diagonal of U
+    /// makes all of X NaN.
     LuSolve {
         /// Whether Aᵀ is used instead of A.
         transposed: bool,
@@ -53,8 +53,8 @@ pub enum Factorization {
     /// 1×1 block has a pivot p > 0: row and column i were exchanged with p − 1. A 2×2 block has −p twice: its second
     /// row and column were exchanged with p − 1.
     Ldl,
-    /// X with A·X = B, from the first two outputs of [`Factorization::Ldl`] and B `[n, k]`; their batch axes are equal.
-    /// Invalid pivots are rejected.
+    /// X with A·X = B, from the first two outputs of [`Factorization::Ldl`] and B `[n, k]`; the batch axes of all
+    /// inputs are equal. Invalid pivots are rejected.
     LdlSolve,
     /// A = Q·R by Householder reflections; A is `[m, n]`, k = min(m, n).
     ///
@@ -77,15 +77,15 @@ pub enum Factorization {
         /// Whether V is computed.
         vectors: bool,
     },
-    /// X with A·X = B for triangular A `[n, n]` and B `[n, k]`; their batch axes are equal. The other triangle is not
-    /// read. A zero on the diagonal makes all of X NaN.
+    /// X with A·X = B for triangular A `[n, n]` and B `[n, k]`; the batch axes of all inputs are equal. The other
+    /// triangle is not read. A zero on the diagonal makes all of X NaN.
     TriangularSolve {
         /// Whether A is upper triangular.
         upper: bool,
         /// Whether the diagonal is assumed to be 1. It is then not read.
         unit: bool,
     },
-    /// The exponential Σ Aᵏ/k!, by scaling, a Padé approximant and squaring (Higham 2005).
+    /// The exponential Σ Aᵏ/k!, by scaling, a Padé approximant and repeated squaring (Higham 2005).
     Exp,
 }
 
@@ -94,7 +94,7 @@ pub enum Factorization {
 pub enum SvdVectors {
     /// No singular vectors.
     Without,
-    /// One singular vector for each singular value: U is `[m, k]`, Vᵀ `[k, n]`.
+    /// One pair of singular vectors for each singular value: U is `[m, k]`, Vᵀ `[k, n]`.
     Thin,
     /// Singular vectors that form complete orthonormal bases: U is `[m, m]`, Vᵀ `[n, n]`.
     Full,

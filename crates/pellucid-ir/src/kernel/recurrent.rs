@@ -92,12 +92,12 @@ pub enum RecurrentPart {
 /// `[T + 1, N, H]`. Time step t computes state t + 1 from state t, or, in `reverse`, state t from state t + 1. A time
 /// step at or beyond the length of its sequence copies the state; its gate activations are unspecified.
 ///
-/// **Gradient**: the inputs are the gate activations (for a plain cell the states that the steps compute), the states,
-/// W, the gradients of the states that the steps compute `[T, N, P]`, and an additional gradient of the final state
-/// `[N, P]`; for [`RnnMode::Lstm`] all c and the gradient of the final c; then V and the lengths. The outputs are the
-/// gradients of x + β `[T, N, B·H]` (the gradient of u in the last block of [`RnnMode::Gru`]), of the initial state and
-/// of the initial c; if projected also the total gradient of every state `[T, N, P]`. Steps beyond the length of a
-/// sequence ignore the gradients of their states and have gradient 0.
+/// **Gradient**: the inputs are the gate activations (for [`RnnMode::Tanh`] and [`RnnMode::Relu`], the states that the
+/// time steps compute), the states, W, the gradients of the states that the steps compute `[T, N, P]`, and an
+/// additional gradient of the final state `[N, P]`; for [`RnnMode::Lstm`] all c and the gradient of the final c; then V
+/// and the lengths. The outputs are the gradients of x + β `[T, N, B·H]` (the gradient of u in the last block of
+/// [`RnnMode::Gru`]), of the initial state and of the initial c; if projected also the total gradient of every state
+/// `[T, N, P]`. Steps beyond the length of a sequence ignore the gradients of their states and have gradient 0.
 ///
 /// W·h is accumulated like a [`MatMul`](super::MatMul), then added to x, then β is added. The order of accumulation
 /// depends on the shapes alone.

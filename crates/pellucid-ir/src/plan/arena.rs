@@ -1,14 +1,14 @@
 //! Computes the lifetimes of buffers, and assigns every buffer an offset in one arena.
 //!
 //! A buffer is live from the first to the last launch that reads or writes it; inputs are live from the start, and
-//! outputs until the end. Buffers whose lifetimes do not overlap may share memory. An elementwise kernel writes its
-//! output in place over an input whose lifetime ends at that launch.
+//! outputs until the end. Buffers whose lifetimes do not overlap may share memory. An elementwise kernel may write its
+//! output in place over an input whose lifetime ends at this launch.
 
 use super::{Launch, Plan, Slot, SlotRole, SlotView};
 use crate::shape::Layout;
 use std::collections::HashMap;
 
-/// The alignment of buffers in bytes: a cache line, and a vector of the widest registers.
+/// The alignment of buffers in bytes: the size of a cache line and of the widest vector register.
 const ALIGNMENT: usize = 64;
 
 /// One allocation for all buffers that a plan owns, and for its inputs.

@@ -126,8 +126,8 @@ fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRejecti
     if finish.is_some() {
         consumer.space = consumer.result.clone();
     }
-    // An update reads and writes several times as many bytes as the product contains. In the epilogue, tile by tile,
-    // it is not faster than as a separate kernel.
+    // An update of a state reads and writes several times as many bytes as the product contains. As an epilogue, which
+    // runs tile by tile, it is not faster than as a separate kernel.
     let updates = b.outputs.iter().any(|o| plan.role(o.slot) == SlotRole::State);
     if updates
         && !plan.is_launch_bound

@@ -1,8 +1,8 @@
 //! Plans: lists of kernels over numbered buffer slots, in the order in which they run.
 //!
-//! In a recorded plan every result of a kernel has a slot of its own. The [passes](PASSES) transform it into a plan
-//! with bit-identical results, fewer kernels and less memory. A plan is pure data: it refers to no device and
-//! holds no values.
+//! In a recorded plan, every result of a kernel is in a separate slot. The [passes](PASSES) transform it into a plan
+//! with bit-identical results, fewer kernels and less memory. A plan is pure data: it refers to no device and holds no
+//! values.
 //!
 //! | file | contents |
 //! | --- | --- |
@@ -117,7 +117,7 @@ pub struct Plan {
     pub launches: Vec<Launch>,
     /// The operands that the caller reads at the end of a run.
     pub outputs: Vec<SlotView>,
-    /// The names of slots for the printed plan.
+    /// The names of slots in the printed plan.
     pub names: BTreeMap<Slot, String>,
     /// The offsets of the inputs and of the buffers that the plan owns, if the arena pass ran.
     pub arena: Option<Arena>,
