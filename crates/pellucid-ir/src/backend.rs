@@ -68,8 +68,8 @@ pub enum Support {
     Fallback,
 }
 
-/// Whether a device computes on the host's processor or on a GPU. If no device was chosen for the operands, the device
-/// rules prefer a GPU.
+/// Whether a device computes on the host's processor or on a GPU. If no device was chosen for any operand of an
+/// operation, the operation runs on a GPU that stores an operand, otherwise on the CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DeviceKind {
     /// The device shares the processor of the host.
@@ -102,7 +102,8 @@ pub trait Driver: Send + Sync + 'static {
 pub trait Backend: Send + Sync + 'static {
     /// Returns the name of the device: `cpu`, `wgpu:0`, `cuda:1`, ...
     fn name(&self) -> &str;
-    /// Returns the hardware or software that runs the kernels, for users: the name of a graphics card, for example.
+    /// Returns a name of the hardware or software that runs the kernels, such as the name of a graphics card, for
+    /// display.
     fn adapter(&self) -> &str {
         self.name()
     }
@@ -273,8 +274,9 @@ pub trait CompiledPlan: Send + Sync {
     /// Runs every kernel of the plan in order.
     ///
     /// # Errors
-    /// [`LaunchFailure`] names the launch that failed, if it is known: those before it have run, the others have not.
-    /// A device that runs asynchronously waits for the launches that reject values, such as an index out of bounds.
+    /// [`LaunchFailure`] names the launch that failed, if it is known: the launches before it have run, the later ones
+    /// have not. A device that runs asynchronously waits for the launches that may reject values, such as an index out
+    /// of bounds.
     fn launch(&self, slots: &BorrowedSlots<'_>) -> Result<(), LaunchFailure>;
     /// Acquires the borrow words of the storages and launches the plan. `storages[i]` is the storage of slot `i`.
     ///
@@ -300,7 +302,7 @@ impl LaunchFailure {
     pub fn new(launch: usize, error: Error) -> LaunchFailure {
         LaunchFailure { launch: u32::try_from(launch).ok(), error }
     }
-    /// Returns the failure of a plan before its first launch.
+    /// Returns the failure of a plan of which no launch has run.
     pub fn before_all(error: Error) -> LaunchFailure {
         LaunchFailure::new(0, error)
     }

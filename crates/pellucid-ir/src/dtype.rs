@@ -301,7 +301,8 @@ pub trait Element: bytemuck::NoUninit + Send + Sync + PartialEq + fmt::Debug + '
     fn from_bytes(bytes: &[u8]) -> Vec<Self>;
 }
 
-/// A Rust type in which the host can read elements: an [`Element`], or an integer type without a dtype (`usize`).
+/// A Rust type in which the host can read elements: an [`Element`], or an integer type without a dtype, such as
+/// `usize`.
 pub trait ReadElement: Copy + fmt::Debug + 'static {
     /// The element type in which the values are read before they are converted.
     type Read: Element;

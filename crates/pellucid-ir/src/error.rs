@@ -145,7 +145,7 @@ pub enum Error {
         /// The name of the operation that created the node.
         node: &'static str,
     },
-    /// A value saved for backward was written to afterwards.
+    /// A value that was saved for the backward pass was overwritten afterwards.
     #[error(
         "backward: a value saved by `{node}` (shape {shape}) was modified in place afterwards (version {saved}, now {now}); modify the tensor before `{node}` reads it, or use a copy() of it (clone() shares the memory)"
     )]
@@ -181,7 +181,7 @@ pub enum Error {
         /// The tensor's shape.
         shape: Shape,
     },
-    /// A tensor with more or fewer than one element was read as a number.
+    /// A tensor that does not have exactly one element was read as a number.
     #[error("{op}: the tensor must have exactly one element, got shape {shape}; {help}")]
     NotAScalar {
         /// The operation.
@@ -383,7 +383,7 @@ pub enum Error {
         output: usize,
         /// The index of the input.
         input: usize,
-        /// The element that differs, its gradient, and the central difference.
+        /// The element whose gradient differs, its gradient, and the central difference.
         detail: String,
     },
 }

@@ -85,7 +85,7 @@ impl Shape {
         strides
     }
 
-    /// Broadcasts two shapes by NumPy's rule: axes are aligned at the last one, and an axis that is missing or of
+    /// Broadcasts two shapes by NumPy's rule: axes are aligned from the last axis, and an axis that is missing or of
     /// length 1 is repeated. Returns `None` if the shapes do not broadcast.
     #[inline]
     pub fn broadcast(&self, other: &Shape) -> Option<Shape> {
@@ -120,7 +120,8 @@ impl Shape {
         self == target || target.rank().checked_sub(self.rank()).is_some_and(fits)
     }
 
-    /// Returns true if both shapes broadcast to a shape of their own size, so that no element repeats.
+    /// Returns true if both shapes broadcast to a shape with as many elements as each of them has, so that no element
+    /// repeats.
     fn aligns_without_repetition(&self, other: &Shape) -> bool {
         let size = self.size();
         size == other.size() && self.broadcast(other).is_some_and(|shape| shape.size() == size)
@@ -422,7 +423,8 @@ impl Layout {
         }
     }
 
-    /// Returns a view of the same elements in another shape; `None` if that needs a copy or the sizes differ.
+    /// Returns a view of the same elements in another shape; `None` if that requires a copy, or if the numbers of
+    /// elements differ.
     pub fn reshape(&self, shape: &Shape) -> Option<Layout> {
         if self.shape.size() != shape.size() {
             return None;

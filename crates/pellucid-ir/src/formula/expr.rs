@@ -430,7 +430,7 @@ impl Expr {
         self.apply1(&|a| FormulaNode::RowReduce(RowOp::Min, a))
     }
 
-    /// The row's mean, Σx / n.
+    /// The row's mean, Σx / n for n elements.
     #[track_caller]
     #[must_use]
     pub fn row_mean(self) -> Expr {

@@ -84,7 +84,8 @@ use unroll::TooWide;
 
 /// A mathematical function as data: outputs as functions of inputs and run-time parameters.
 ///
-/// A cheap, immutable handle. Gradients and compiled programs are derived once and cached in it.
+/// A formula is an immutable handle that is cheap to clone. Gradients and compiled programs are derived once and cached
+/// in the formula.
 #[derive(Clone)]
 pub struct Formula {
     inner: FormulaOwner,
@@ -116,7 +117,7 @@ struct FormulaData {
     param_names: Vec<String>,
     graph: Graph,
     outputs: Vec<Output>,
-    /// The declared derivative for each input.
+    /// The declared derivative with respect to each input, if there is one.
     declared: Vec<Option<Declared>>,
     is_row: bool,
     /// The order of the derivative; 0 for the formula itself.
@@ -239,7 +240,7 @@ impl Formula {
         Formula { inner: FormulaOwner::Counted(Arc::new(inner)) }
     }
 
-    /// Leaks the formula, so that its handles and the handles of its gradients need no reference count. Used for
+    /// Leaks the formula, so that its handles and the handles of its gradients need no reference count. This is for
     /// formulas in a `static`.
     #[must_use]
     pub fn leak(self) -> Formula {
@@ -254,7 +255,7 @@ impl Formula {
         matches!(self.inner, FormulaOwner::Leaked(_))
     }
 
-    /// Returns the formula with these names of inputs and parameters for printing.
+    /// Returns the formula with these names of its inputs and parameters, which only printing uses.
     #[must_use]
     pub fn with_names(self, inputs: &[&str], params: &[&str]) -> Formula {
         let to_strings = |names: &[&str]| names.iter().map(|n| n.to_string()).collect();

@@ -8,9 +8,9 @@
 //! Σ c · ∂ᵅyⱼ/∂xᵅ (x, y)
 //! ```
 //!
-//! of a cotangent c with a partial derivative. Such a sum is a [`Contraction`]. Differentiating it
-//! again gives the same form: with respect to c the partial derivative is unchanged, with respect
-//! to xᵢ its multi-index α gains an i.
+//! of a cotangent c with a partial derivative. Such a sum is a [`Contraction`]. The derivative of a contraction is a
+//! contraction again: with respect to c the partial derivative is unchanged, with respect to xᵢ its multi-index α gains
+//! an i.
 //!
 //! Partial derivatives are found by forward mode, on one hash-consed graph that all orders share:
 //! a node has at most one tangent for each variable, so the terms of Leibniz' and Faà di Bruno's
@@ -18,8 +18,8 @@
 //! chapter 13). A saved output is a leaf whose tangent is known: ∂yⱼ/∂xᵢ is written in terms of the
 //! point as well.
 //!
-//! A declared derivative may differ from the symbolic one, for example at a bound. Mixed derivatives with respect to
-//! such a variable and others are therefore derived from the declared one.
+//! A declared derivative may differ from the symbolic one, for example at a bound. A mixed derivative with respect to
+//! variables with and without a declared derivative is therefore derived from the declared derivative.
 
 use super::Formula;
 use super::builder::Builder;
@@ -43,7 +43,7 @@ const MAX_NODES: usize = 400_000;
 pub struct Variables {
     /// Inputs whose gradients one gradient formula computes; its output k is the gradient with respect to variable k.
     pub together: GradientRequest,
-    /// Further inputs, as bits; each is a variable with a separate gradient formula.
+    /// A mask of further inputs. Each is a variable with a separate gradient formula.
     pub separate: u64,
 }
 
@@ -133,7 +133,7 @@ pub struct Partials {
 
 struct PartialTable {
     builder: Builder,
-    /// The variable of each input.
+    /// The variable to which each input belongs; `None` for an input without a variable.
     variable_of: Vec<Option<usize>>,
     /// Whether the derivative with respect to each variable is declared.
     is_declared: Vec<bool>,
@@ -416,7 +416,7 @@ impl PartialTable {
         if let Some(known) = self.partials.get(requested) {
             return Ok(*known);
         }
-        // Lower orders are derived first; all first derivatives exist from the start.
+        // Derivatives of lower orders are derived first; all first derivatives exist from the start.
         let mut sequence = requested.variables.clone();
         sequence.sort_by_key(|&variable| !self.is_declared[variable as usize]);
         let mut lower = Partial::first(requested.output as usize, sequence[0] as usize);

@@ -13,7 +13,7 @@ pub enum Unary {
     Neg,
     /// |x|
     Abs,
-    /// −1, 0 or 1; NaN stays NaN, ±0 gives ±0.
+    /// −1, 0 or 1; NaN stays NaN, and ±0 stays ±0.
     Sign,
     /// Largest integer ≤ x.
     Floor,
@@ -337,7 +337,7 @@ impl Binary {
         matches!(self, Binary::Pow | Binary::Atan2 | Binary::Ldexp) || self.is_special()
     }
 
-    /// Returns true if a ∘ b and b ∘ a are bitwise equal.
+    /// Returns true if swapping the operands never changes a bit of the result.
     pub const fn is_commutative(self) -> bool {
         use Binary::*;
         matches!(self, Add | Mul | And | Or | Xor | Eq | Ne)

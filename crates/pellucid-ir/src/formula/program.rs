@@ -1,8 +1,8 @@
 //! Programs: formulas compiled for the dtypes of their inputs and outputs.
 //!
-//! A program is a short list of register instructions that a backend runs tile by tile over a
-//! broadcast index space, or row by row where it contains row reductions. It is pure data: the same
-//! program becomes a loop over SIMD kernels on the CPU and a shader on a GPU.
+//! A program is a short list of register instructions that a backend runs tile by tile over a broadcast index space, or
+//! row by row if it contains row reductions. It is pure data: the same program becomes a loop over SIMD kernels on the
+//! CPU and a shader on a GPU.
 
 use super::primitive::{Binary, RowOp, Unary};
 use crate::dtype::{Compute, DType, Scalar};
@@ -30,7 +30,7 @@ pub struct Program {
     /// The outputs and their conversions.
     pub outputs: Vec<Store>,
     is_row: bool,
-    /// The hash of everything that equality compares.
+    /// The hash of all fields that equality compares.
     digest: OnceLock<u64>,
     prepared: [OnceLock<Box<dyn Any + Send + Sync>>; BACKENDS],
 }
@@ -57,7 +57,7 @@ pub struct Load {
 pub struct Uniform {
     /// The source of the value.
     pub source: UniformSource,
-    /// The type to which the value is rounded, once.
+    /// The type to which the value is rounded. It is rounded only once.
     pub compute: Compute,
 }
 
@@ -102,7 +102,7 @@ pub enum Op {
     Round(DType),
     /// A reduction over the row; the destination is a row register.
     Reduce(RowOp),
-    /// The index of the element within the row, as `I64`; takes no operands.
+    /// The index of the element within the row, as `I64`; this operation has no operands.
     RowIndex,
 }
 
@@ -169,7 +169,7 @@ impl Program {
         self.is_row
     }
 
-    /// Returns the bytes of `size` elements of the first output.
+    /// Returns the size in bytes of `size` elements of the first output.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] if the number of bytes does not fit `usize`.

@@ -19,9 +19,9 @@ pub enum AttentionPart {
 
 /// Scaled dot-product attention, O = softmax(scale·Q·Kᵀ + M)·V for every head (Vaswani et al. 2017), or its gradient.
 ///
-/// It is a family of its own because the score matrix is large and short-lived. The scores of a block of queries stay
-/// in the cache, and masked scores of `causal` attention are not computed. The backward pass recomputes the scores from
-/// λ = ln Σ exp of each row (Dao et al., FlashAttention, 2022).
+/// It is a family of its own because the score matrix is large and is needed only temporarily. The scores of a block of
+/// queries stay in the cache, and masked scores of `causal` attention are not computed. The backward pass recomputes
+/// the scores from λ = ln Σ exp of each row (Dao et al., FlashAttention, 2022).
 ///
 /// Queries are `[N, H, L, E]`, keys `[N, G, S, E]`, values `[N, G, S, D]`. G divides H, and H/G neighbouring heads
 /// share keys and values (Ainslie et al. 2023). All arrays are `f32` or all are `f64`; outputs are contiguous along
@@ -95,7 +95,7 @@ impl Attention {
         arrays + usize::from(self.masked)
     }
 
-    /// Returns the mask, the last input.
+    /// Returns the mask, which is the last input; `None` if there is no mask.
     pub fn mask<'o, O>(&self, inputs: &'o [O]) -> Option<&'o O> {
         inputs.last().filter(|_| self.masked)
     }

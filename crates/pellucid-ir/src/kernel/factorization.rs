@@ -22,11 +22,11 @@ pub enum Factorization {
     /// Outputs: L; and `i32` of the shape of the batch, 0 or the order of the first leading minor that is not positive.
     /// If there is such a minor, L is NaN.
     Cholesky,
-    /// P·A = L·U, pivoting by rows; A is `[m, n]`, k = min(m, n).
+    /// P·A = L·U with row pivoting; A is `[m, n]`, k = min(m, n).
     ///
     /// Outputs, as in LAPACK: L below the diagonal (its diagonal is 1) and U on and above it, `[m, n]`; the pivots,
-    /// `i32 [k]`: row i was exchanged with row pivotᵢ − 1, in order; and `i32`, 0 or the position, counted from 1, of
-    /// the first zero on the diagonal of U.
+    /// `i32 [k]`: row i was exchanged with row pivotᵢ − 1, for i in ascending order; and `i32`, 0 or the position,
+    /// counted from 1, of the first zero on the diagonal of U.
     Lu,
     /// The permutation of `rows` rows, `i64 [rows]`, from pivots `i32 [k]` of [`Factorization::Lu`]: row i of P·A is
     /// row orderᵢ of A. Pivots outside 1..=rows are rejected.
@@ -48,10 +48,10 @@ pub enum Factorization {
     Cofactors,
     /// P·A·Pᵀ = L·D·Lᵀ for symmetric A. Only the lower triangle is read; D has 1×1 and 2×2 blocks.
     ///
-    /// Outputs, as in LAPACK's `sytrf`: D, and L below its blocks (the diagonal blocks of L are identities), zeros
-    /// above, `[n, n]`; the pivots, `i32 [n]`; and `i32`, 0 or the position, counted from 1, of the first zero block. A
-    /// 1×1 block has a pivot p > 0: row and column i were exchanged with p − 1. A 2×2 block has −p twice: its second
-    /// row and column were exchanged with p − 1.
+    /// Outputs, as in LAPACK's `sytrf`: D, with L below its blocks (the diagonal blocks of L are identities) and zeros
+    /// above them, `[n, n]`; the pivots, `i32 [n]`; and `i32`, 0 or the position, counted from 1, of the first zero
+    /// block. A 1×1 block has a pivot p > 0: row and column i were exchanged with p − 1. A 2×2 block has −p twice: its
+    /// second row and column were exchanged with p − 1.
     Ldl,
     /// X with A·X = B, from the first two outputs of [`Factorization::Ldl`] and B `[n, k]`; the batch axes of all
     /// inputs are equal. Invalid pivots are rejected.
@@ -68,11 +68,11 @@ pub enum Factorization {
     },
     /// A = U·diag(S)·Vᵀ, S descending.
     ///
-    /// Outputs: S; with vectors U, S and Vᵀ.
+    /// Outputs: S without vectors; U, S and Vᵀ with vectors.
     Svd(SvdVectors),
     /// A = V·diag(w)·Vᵀ for symmetric A. Only the lower triangle is read; w is ascending.
     ///
-    /// Outputs: w, and, with vectors, V.
+    /// Outputs: w; and V if `vectors`.
     Eigh {
         /// Whether V is computed.
         vectors: bool,

@@ -72,7 +72,7 @@ pub struct FamilyInfo {
     pub state_outputs: usize,
     /// The order in which inputs are read, which decides whether an output may be stored over an input.
     pub reads: ReadOrder,
-    /// Whether printed plans show its FLOPs instead of its bytes.
+    /// Whether printed plans show the FLOPs of the kernel instead of its bytes.
     pub is_compute_bound: bool,
     /// Whether the kernel may reject values at run time, for example an index out of bounds.
     pub rejects_values: bool,
@@ -105,7 +105,7 @@ pub enum ReadOrder {
     /// Each element of the inputs from index `from` on is read just before the same element of the output is written.
     /// An output may have the same storage and layout as one of these inputs.
     Elementwise {
-        /// The index of the first such input.
+        /// The index of the first input that is read element by element.
         from: usize,
     },
     /// Input 0 is read element by element as for [`ReadOrder::Elementwise`], the other inputs in any order. An output

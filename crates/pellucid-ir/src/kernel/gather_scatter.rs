@@ -1,4 +1,4 @@
-//! The kernel families that index: [`Gather`] and [`Scatter`].
+//! The kernel families that select elements by index tensors: [`Gather`] and [`Scatter`].
 
 use super::{Family, FamilyInfo, Index, IndexedOperand, KernelOperand, Meta, Metas};
 use crate::dtype::DType;

@@ -1,4 +1,4 @@
-//! The elements that index tensors select.
+//! How index tensors select elements of an array, and the operand that they index.
 
 use super::KernelOperand;
 use crate::dtype::DType;
@@ -17,7 +17,7 @@ pub enum Index {
     Along(usize),
 }
 
-/// The operand that a kernel indexes. Its index tensors are inputs 1 and later.
+/// The operand that the index tensors of a kernel index. The index tensors are inputs 1 and later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IndexedOperand {
     /// The first input: the kernel reads the selected elements only.

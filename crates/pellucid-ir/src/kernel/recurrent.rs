@@ -20,8 +20,9 @@ pub enum RnnMode {
     /// r = σ(x₀ + h₀ + β₀), z = σ(x₁ + h₁ + β₁), u = h₂ + β₃, n = tanh(x₂ + β₂ + r·u), h′ = n + z·(h − n) (Cho et al.
     /// 2014, with the reset after the product). x has four blocks; the last one is unused in the input and receives u.
     Gru,
-    /// i, f, g, o = σ, σ, tanh, σ of x₀.. + h₀.. + β₀..; c′ = f·c + i·g, h′ = o·tanh(c′) (Hochreiter & Schmidhuber
-    /// 1997, Gers et al. 2000), or, with the projection V, h′ = V·(o·tanh(c′)) (Sak et al. 2014).
+    /// i, f, g, o = σ, σ, tanh, σ of xᵦ + hᵦ + βᵦ for the blocks b = 0, 1, 2, 3; c′ = f·c + i·g, h′ = o·tanh(c′)
+    /// (Hochreiter & Schmidhuber 1997, Gers et al. 2000), or, with the projection V, h′ = V·(o·tanh(c′)) (Sak et al.
+    /// 2014).
     Lstm,
 }
 
@@ -190,12 +191,12 @@ pub struct RecurrentGradientOperands<'o, I, O> {
     pub total_grads: Option<&'o O>,
 }
 
-/// Removes the first operand of a list.
+/// Removes and returns the next operand of a list.
 fn next_operand<'o, O>(operands: &mut std::slice::Iter<'o, O>) -> &'o O {
     operands.next().expect("the kernel must have all of its operands")
 }
 
-/// Removes the first operand of a list if the kernel has it.
+/// Removes and returns the next operand of a list if `is_present`; `None` otherwise.
 fn optional_operand<'o, O>(operands: &mut std::slice::Iter<'o, O>, is_present: bool) -> Option<&'o O> {
     is_present.then(|| next_operand(operands))
 }
@@ -248,7 +249,7 @@ impl Recurrent {
         }
     }
 
-    /// Returns the lengths, the last input.
+    /// Returns the lengths, which are the last input; `None` if all sequences have T time steps.
     pub fn lengths<'o, O>(&self, inputs: &'o [O]) -> Option<&'o O> {
         inputs.last().filter(|_| self.lengths)
     }

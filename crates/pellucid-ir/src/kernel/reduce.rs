@@ -77,7 +77,7 @@ impl ReduceOp {
 pub struct Reduce {
     /// The reduction operator.
     pub op: ReduceOp,
-    /// The reduced axes of the broadcast shape.
+    /// The axes of the common shape that are reduced.
     pub axes: AxisSet,
     /// The program for one element. It has one output, whose compute type is the type of the accumulator; the storage
     /// dtype of this output is ignored.

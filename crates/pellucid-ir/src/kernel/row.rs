@@ -49,8 +49,8 @@ impl Family for Row {
         Ok(self.program.outputs.iter().map(|o| Meta { shape: output_shape(o.per_row), dtype: o.storage }).collect())
     }
 
-    /// Inputs with one value per element broadcast to the common shape of all operands, and outputs with one value per
-    /// element have this shape. For operands with one value per row, the shape has length 1 along the axes of the row.
+    /// Inputs must broadcast to the common shape of all operands, and outputs must have this shape. For operands with
+    /// one value per row, the shape has length 1 along the axes of the row.
     fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {
         let program = &*self.program;
         check_dtypes(program, inputs, outputs)?;

@@ -80,7 +80,7 @@ impl Window {
 /// Returns the elements of window o of `outputs` adaptive windows over an axis of length `len`: ⌊o·len/outputs⌋ ..
 /// ⌈(o + 1)·len/outputs⌉. Neighbouring windows may overlap.
 pub fn adaptive_window(len: usize, outputs: usize, o: usize) -> Range<usize> {
-    // A division of 128 bits is slow, so it is used only if the product overflows.
+    // A 128-bit division is slow, so it is used only if the product overflows.
     if let Some(end) = (o + 1).checked_mul(len) {
         return (end - len) / outputs..end.div_ceil(outputs);
     }
@@ -111,7 +111,7 @@ mod tests {
     fn coordinates_are_limited() {
         let window =
             |stride, dilation| Window { size: [3; 3], stride: [stride; 3], dilation: [dilation; 3], before: [1; 3] };
-        // 2·4 + 3·1 + 1 + 5
+        // The bound is stride·outputs + dilation·size + padding + length = 2·4 + 1·3 + 1 + 5 = 17.
         assert!(window(2, 1).has_coordinates(0, 5, 4, 18) && !window(2, 1).has_coordinates(0, 5, 4, 17));
         for (stride, dilation) in [(0, 1), (1, 0), (usize::MAX, 1), (1, usize::MAX)] {
             assert!(!window(stride, dilation).has_coordinates(0, 5, 4, usize::MAX), "{stride}, {dilation}");

@@ -53,7 +53,7 @@ fn write_to_destination(plan: &mut Plan, k: usize) -> bool {
             l.outputs.iter().chain(reads).any(|o| o.overlap(&to) != Overlap::Disjoint)
         })
     };
-    // A rejected run must leave the state unchanged.
+    // A run in which a launch rejects a value must leave the state unchanged.
     let first = if launches[producer].kernel.info().writes_before_rejection { producer } else { producer + 1 };
     if plan.role(to.slot) == SlotRole::State && launches[first..k].iter().any(|l| l.can_fail) {
         return false;
@@ -80,8 +80,8 @@ fn write_to_destination(plan: &mut Plan, k: usize) -> bool {
     remove_copy(plan, k, users, moved, &from, &to)
 }
 
-/// Redirects the matrix products that read the destination of copy `k` to its source and removes the copy. Returns
-/// false, with the plan unchanged, if that is not possible.
+/// Redirects the matrix products that read the destination of copy `k` to the source of the copy, and removes the copy.
+/// Returns false, with the plan unchanged, if that is not possible.
 fn read_from_source(plan: &mut Plan, k: usize) -> bool {
     let (from, to) = (plan.launches[k].inputs[0].clone(), plan.launches[k].outputs[0].clone());
     if plan.role(to.slot) != SlotRole::Scratch || plan.is_wanted(to.slot) || !is_whole(plan, &to) {

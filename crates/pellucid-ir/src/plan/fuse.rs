@@ -43,7 +43,7 @@ const MAX_CACHED_BYTES: usize = 4 << 20;
 /// memory than it frees.
 const MAX_FUSION_DISTANCE: usize = 4;
 
-/// Fuses all launches that can be fused, from the first to the last.
+/// Fuses all launches that can be fused, in the order of the plan.
 pub(super) fn fuse(mut plan: Plan) -> Plan {
     let mut remaining = plan.launches.len();
     while remaining > 0 {
@@ -90,7 +90,7 @@ fn first_part(launch: &Launch) -> &'static str {
     launch.parts.first().copied().unwrap_or_else(|| launch.kernel.name())
 }
 
-/// Two launches fused into one, and the index of the fused launch.
+/// Two launches fused into one, and how the fused launch replaces them in the plan.
 struct FusedPair {
     launch: Launch,
     interleaving: Interleaving,
@@ -100,7 +100,8 @@ struct FusedPair {
     keeps_producer: bool,
 }
 
-/// The reason why two launches are not fused; `None` if fusion is not expected and the report omits it.
+/// The reason why two launches are not fused; `None` if the report omits the pair, because its fusion is not to be
+/// expected.
 type FusionRejection = Option<&'static str>;
 
 /// Replaces launches `i` and `j` by the fused launch. Returns the index of the fused launch.
@@ -142,7 +143,7 @@ fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRejecti
         let others = plan.users(o.slot).any(|k| k != i && k != j);
         !overwritten && (plan.is_wanted(o.slot) || others)
     };
-    // A fill is recomputed by each of its readers.
+    // A fill is fused into each of its readers, which recompute it.
     let is_recomputed = a.inputs.is_empty() && matches!(a.kernel, Kernel::Map(_));
     let stored: Vec<bool> = a.outputs.iter().map(|o| !is_recomputed && is_read_elsewhere(o)).collect();
     let keeps_producer = is_recomputed && a.outputs.iter().any(is_read_elsewhere);
@@ -250,7 +251,7 @@ impl<'a> FusionSide<'a> {
         Some(FusionSide { launch, space, result, inputs, outputs, is_elementwise, is_repeated: false })
     }
 
-    /// Returns the same launch over an index space of another shape.
+    /// Returns the same launch over the index space `space`; `None` if an operand cannot be viewed in this shape.
     fn broadcast_to_space(&self, space: &Shape) -> Option<FusionSide<'a>> {
         let reshape_view = |o: &SlotView| {
             let layout = o.layout.broadcast_to(&self.space)?.reshape(space)?;
@@ -354,7 +355,7 @@ fn is_scattered(layout: &Layout) -> bool {
     !(0..=1).contains(&inner)
 }
 
-/// Two launches over one index space that are fused.
+/// Two launches over the same index space that are to be fused.
 struct LaunchPair<'a> {
     producer: FusionSide<'a>,
     consumer: FusionSide<'a>,
@@ -404,7 +405,7 @@ impl LaunchPair<'_> {
         splice.append(&program, &params, &inputs).map_err(Some)
     }
 
-    /// Returns the outputs of the fused kernel with their values: all outputs of the consumer, whose values are `read`,
+    /// Returns the outputs of the fused kernel with their values: all outputs of the consumer, with the values `read`,
     /// then the stored outputs of the producer.
     fn outputs(&self, produced: &[SplicedValue], read: Vec<SplicedValue>) -> (Vec<SlotView>, Vec<SplicedValue>) {
         let (mut operands, mut values) = (self.consumer.outputs.clone(), read);

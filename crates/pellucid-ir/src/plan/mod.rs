@@ -64,7 +64,7 @@ pub struct Launch {
     pub outputs: Vec<SlotView>,
     /// The names of the recorded kernels that were fused into this kernel; empty if no kernels were fused.
     pub parts: Vec<&'static str>,
-    /// The operation of which this is the last kernel; `None` for kernels outside of operations.
+    /// The operation whose call recorded the kernel; `None` outside of operations.
     pub operation: Option<&'static str>,
     /// Whether the kernel may fail because of values (such as an index out of bounds) that no earlier launch of the
     /// plan has checked.
@@ -85,7 +85,7 @@ impl Launch {
     }
 }
 
-/// The owner and the writer of a slot's memory.
+/// The owner of a slot's memory, and whether the plan may write it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SlotRole {
     /// Memory that the plan writes and that is not visible outside.
@@ -98,7 +98,7 @@ pub enum SlotRole {
     /// Memory that the caller passes to every run and reads after it. The plan writes it; its contents before a run are
     /// not defined.
     ExternalWrite,
-    /// Memory that no launch of a run writes.
+    /// Memory of a constant, which no launch of a run writes.
     Constant,
     /// The memory of a tensor that exists outside the plan; the plan may read and write it.
     State,
@@ -135,7 +135,7 @@ pub struct Plan {
 /// A report of the changes that the passes made to a recorded plan.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PassReport {
-    /// The number of recorded kernels.
+    /// The number of kernels before the passes.
     pub recorded: usize,
     /// The slots that no longer need memory, each with the reason.
     pub elided: Vec<(Slot, Elision)>,
@@ -146,7 +146,7 @@ pub struct PassReport {
 /// The reason why a slot needs no memory.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Elision {
-    /// No launch reads the slot.
+    /// No launch reads the slot, and its value is not needed after a run.
     Dead,
     /// This other slot is read or written instead.
     Same(Slot),
@@ -170,7 +170,7 @@ impl SlotView {
         Meta { shape: self.layout.shape().clone(), dtype: self.dtype }
     }
 
-    /// Returns the bytes of all elements; broadcast elements count once for each index.
+    /// Returns the size of all elements in bytes; a broadcast element counts once for each index.
     pub fn bytes(&self) -> usize {
         self.layout.shape().size() * self.dtype.size()
     }
@@ -241,7 +241,7 @@ impl Launch {
         self.kernel.flops(&metas(&self.inputs), &metas(&self.outputs))
     }
 
-    /// Returns the bytes read and written.
+    /// Returns the number of bytes that the kernel reads and writes.
     pub fn bytes(&self) -> usize {
         self.operands().map(|o| o.layout.accessed_elements() * o.dtype.size()).sum()
     }
@@ -318,7 +318,7 @@ impl Plan {
         self.launches.iter().map(Launch::flops).sum()
     }
 
-    /// Returns the bytes that the kernels of one run read and write.
+    /// Returns the number of bytes that the kernels of one run read and write.
     pub fn traffic(&self) -> usize {
         self.launches.iter().map(Launch::bytes).sum()
     }

@@ -80,8 +80,8 @@ impl Plan {
     /// Returns the plan after `passes`.
     ///
     /// # Panics
-    /// Panics in debug builds, if the plan or the result of a pass is invalid: a launch reads memory that no earlier
-    /// launch has written, for example. The message names the pass, the launch and the slot.
+    /// Panics in debug builds, if the plan or the result of a pass is invalid, for example because a launch reads
+    /// memory that no earlier launch has written. The message names the pass, the launch and the slot.
     #[must_use]
     pub fn after(mut self, passes: Passes) -> Plan {
         self.report.recorded = self.launches.len();

@@ -124,7 +124,7 @@ fn constants_moves_constant_launches_to_the_setup() {
     let table = w.map(exp(), &[&c]);
     let table = w.map(exp(), &[&table]);
     let y = w.map(add(), &[&x, &table]);
-    // A constant value that is overwritten later.
+    // A constant value that a later launch overwrites.
     let mixed = w.map(exp(), &[&c]);
     w.launch(map(add()), &[&mixed, &x], &[&mixed]);
     w.plan.outputs = vec![y, mixed];
@@ -228,7 +228,7 @@ fn copies_keeps_a_copy_whose_destination_is_read_before() {
     w.launch(Kernel::Copy, &[&y], &[&state]);
     w.plan.outputs.push(old);
     assert_eq!(w.after(&["copies"]).launches.len(), 3);
-    // The source of the copy is also an output of the plan.
+    // The source of the copy is also an output of the plan, so the copy must stay.
     let mut w = PlanBuilder::default();
     let (x, state) = (w.slot(SlotRole::Input, [4]), w.slot(SlotRole::State, [4]));
     let y = w.map(exp(), &[&x]);
@@ -237,7 +237,7 @@ fn copies_keeps_a_copy_whose_destination_is_read_before() {
     assert_eq!(w.after(&["copies"]).launches.len(), 2);
 }
 
-/// If the iteration of `svd` or `eigh` does not converge, the states of a plan have their previous values.
+/// If the iteration of `svd` or `eigh` does not converge, the states of a plan keep their values.
 #[test]
 fn states_are_written_after_decompositions_that_may_fail() {
     for kernel in [Factorization::Svd(SvdVectors::Without), Factorization::Eigh { vectors: false }] {

@@ -253,7 +253,7 @@ mod tests {
         Launch::new(Kernel::Map(Map { program, params: Params::new() }), inputs.into(), vec![output])
     }
 
-    /// Returns a plan over an input, slot 0, and three own slots of four elements each.
+    /// Returns a plan over an input, slot 0, and three scratch slots of four elements each.
     fn plan(launches: Vec<Launch>, output: SlotView) -> Plan {
         let roles = vec![SlotRole::ExternalRead, SlotRole::Scratch, SlotRole::Scratch, SlotRole::Scratch];
         Plan { slots: vec![16; 4], roles, launches, outputs: vec![output], ..Plan::default() }
