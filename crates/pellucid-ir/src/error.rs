@@ -93,7 +93,7 @@ pub enum Error {
     NotConverged {
         /// The operation.
         op: &'static str,
-        /// The index of the first matrix without convergence, in row-major order over the batch axes; 0 if there are none.
+        /// The index of the first matrix without convergence, in row-major order over the batch axes, or 0.
         batch: usize,
     },
     /// The operation needs a Cargo feature that is not enabled.

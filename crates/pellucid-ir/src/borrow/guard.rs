@@ -13,8 +13,8 @@ fn contains<V: Borrowed>(list: &[V], word: &BorrowWord<V::Atomics>) -> bool {
     list.iter().any(|v| ptr::eq(v.borrow_word(), word))
 }
 
-/// The words of a kernel's operands: the outputs, then the inputs that share no word with an output. The word of an
-/// output occurs once.
+/// The words of a kernel's operands: the outputs, then the inputs that share no word with an output. Outputs with the
+/// same word count once.
 pub(super) struct OperandWords<'w, V> {
     pub(super) inputs: &'w [V],
     pub(super) outputs: &'w [V],

@@ -13,7 +13,7 @@ impl Formula {
     /// formula without rows is evaluated element by element.
     ///
     /// # Panics
-    /// Panics if the lengths do not fit, or inputs or parameters are missing.
+    /// Panics if an input has the wrong length, or if the number of inputs or parameters is wrong.
     #[track_caller]
     pub fn evaluate(&self, inputs: &[&[f64]], params: &[f64]) -> Vec<Vec<f64>> {
         let per_element = self.inner.inputs.iter().zip(inputs).find(|(input, _)| !input.per_row);

@@ -80,7 +80,8 @@ pub(super) fn gradient(
     Gradient { formula, reads: reads.collect(), first_inputs: request.first_inputs(), results }
 }
 
-/// The nodes reached from the roots if the nodes in `saved` are read instead of computed.
+/// The nodes that are computed for the roots, and the inputs that are read, if the nodes in `saved` are read instead of
+/// computed.
 struct ReachableNodes {
     nodes: HashSet<NodeId>,
     reads: BTreeSet<usize>,

@@ -170,7 +170,7 @@ impl Builder {
         }
     }
 
-    /// Returns c·u. If u is a product with a literal, this literal is multiplied into c.
+    /// Returns c·u. A sign and literal factors of u are multiplied into c.
     fn scaled(&mut self, u: NodeId, c: f64) -> Result<NodeId, String> {
         if let Some(x) = self.constant(u) {
             return Ok(self.number(c * x));

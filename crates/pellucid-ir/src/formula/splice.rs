@@ -212,7 +212,7 @@ impl Splice {
     /// instruction can compute this value.
     fn reload(&mut self, stored: SplicedValue, load: &Load) -> Result<Value, &'static str> {
         if load.per_row && !stored.per_row {
-            return Err("a per-row input would be computed for every element");
+            return Err("an input with one value per row would have one value per element");
         }
         let (from, to) = (stored.compute, load.compute);
         let exact = from.storage() == stored.storage;
@@ -220,7 +220,7 @@ impl Splice {
         if !exact && !is_float_rounding {
             return Err("the intermediate value is an integer that would wrap when stored");
         }
-        // The compute type of the value.
+        // The value and its current compute type.
         let (mut value, mut compute) = (stored.value, from);
         let mut convert = |splice: &mut Splice, value: Value, to: Compute| match (compute == to, value) {
             (true, _) => Ok(value),

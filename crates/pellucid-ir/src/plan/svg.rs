@@ -39,7 +39,7 @@ impl Plan {
             let (w, h) = (column * (last + 1 - allocation.first.min(last)) as f64, y(allocation.offset) - top);
             let hue = allocation.slot * 47 % 360;
             let title = format!(
-                "buffer {}: {} at {}, launches {} to {last}",
+                "buffer {}: {} at byte {}, launches {} to {last}",
                 allocation.slot,
                 bytes(allocation.bytes),
                 allocation.offset,
