@@ -81,7 +81,7 @@ impl Family for Conv {
         let [x, w, y] = self.part.sorted([a, b], out);
         let (window, groups) = (&self.window, self.groups);
         if !self.accepts_dtypes([a.dtype(), b.dtype()], out.dtype()) {
-            let help = "operands must have the same non-bool dtype; use to_dtype()";
+            let help = "operands must have the same dtype and must not be bool; use to_dtype()";
             return Err(Error::dtypes("conv", [x.dtype(), w.dtype(), y.dtype()], help));
         }
         let [x, w, y] = [x.shape(), w.shape(), y.shape()];
@@ -99,7 +99,9 @@ impl Family for Conv {
         if (0..3).all(|axis| window.has_coordinates(axis, x[2 + axis], y[2 + axis], Window::MAX_COORDINATE)) {
             return Ok(());
         }
-        let reason = format!("stride and dilation must be positive, and the window must not overflow; got {window:?}");
+        let reason = format!(
+            "stride and dilation must be positive, and the positions of the windows must not overflow; got {window:?}"
+        );
         Err(Error::invalid("conv", reason))
     }
 

@@ -76,7 +76,7 @@ impl Family for Scan {
             return Err(Error::invalid("scan", format!("expected {required} outputs, got {}", outputs.len())));
         }
         if self.axis >= x.shape().rank() {
-            return Err(Error::invalid("scan", format!("axis {} is outside shape {}", self.axis, x.shape())));
+            return Err(Error::invalid("scan", format!("shape {} has no axis {}", x.shape(), self.axis)));
         }
         if outputs.iter().any(|o| o.shape() != x.shape()) {
             let shapes = [x].into_iter().chain(outputs).map(|o| o.shape());

@@ -52,7 +52,9 @@ impl SlotUse {
             for (k, operand) in launch.operands().enumerate() {
                 let reads = k < launch.inputs.len() + state_outputs && operand.layout.shape().size() > 0;
                 let Some(slot) = uses.get_mut(operand.slot) else {
-                    return Err(Error::invalid(launch.kernel.name(), "an operand is in a slot that does not exist"));
+                    let reason =
+                        format!("an operand is in slot {}, got a plan of {} slots", operand.slot, plan.slots.len());
+                    return Err(Error::invalid(launch.kernel.name(), reason));
                 };
                 slot.is_read_first |= reads && !slot.is_used;
                 slot.is_used = true;

@@ -71,7 +71,10 @@ impl Plan {
         let is_lost = |&slot: &Slot| before.is_wanted(slot) && writes(before, slot) && !writes(self, slot);
         // The arena pass moves outputs to the slot of the arena; rule `order` checks them there.
         let is_checked = |slot: &Slot| self.arena.is_none() || before.role(*slot) != SlotRole::Scratch;
-        (0..before.slots.len()).filter(is_checked).find(is_lost).map(|slot| format!("no launch writes slot {slot} now"))
+        (0..before.slots.len())
+            .filter(is_checked)
+            .find(is_lost)
+            .map(|slot| format!("no launch writes slot {slot} any more"))
     }
 
     /// Describes two buffers of the arena that share memory while both are live. `before` is the plan in which each
