@@ -3,10 +3,10 @@
 //! A backend runs kernel families over [`View`]s of [`Storage`]s. A storage is created without memory and allocates it
 //! at the first write, so recording a list of kernels allocates nothing.
 //!
-//! A backend receives only operands whose borrow words the caller holds, and whose types prove it: [`CheckedKernel`],
-//! [`BorrowedSlots`], [`Readable`], [`Writable`], and the guards of [`borrow`](crate::borrow). So `unsafe` code of a
-//! backend may rely on the protocol, although the callers contain no `unsafe`. These values do not leave their thread,
-//! hence no two threads use one of them at the same time.
+//! A backend receives only operands whose borrow words the caller holds. The types of the operands prove this:
+//! [`CheckedKernel`], [`BorrowedSlots`], [`Readable`], [`Writable`], and the guards of [`borrow`](crate::borrow). So
+//! `unsafe` code of a backend may rely on the protocol, although the callers contain no `unsafe`. Values of these types
+//! do not leave their thread, so no two threads use the same value at the same time.
 
 use crate::borrow::{BatchBorrowGuard, BorrowGuard};
 use crate::error::{Error, Result};
@@ -17,7 +17,7 @@ use crate::shape::{Layout, Shape, Strides};
 use std::slice;
 use std::sync::Arc;
 
-/// Implements [`Borrowed`] for an operand that refers to its storage.
+/// Implements [`Borrowed`] for an operand that contains a reference to its storage.
 macro_rules! borrowed {
     ($($operand:ty: $self:ident => $storage:expr;)*) => {$(
         impl StorageOperand for $operand {}
@@ -49,13 +49,13 @@ pub struct MemoryStats {
     pub in_use: usize,
     /// The maximum of `in_use` so far.
     pub peak: usize,
-    /// Bytes cached for reuse.
+    /// The bytes of freed memory that the cache keeps for reuse.
     pub cached: usize,
     /// The bytes of per-thread scratch memory of kernels (tiles, panels). `in_use` and `cached` do not include them.
     pub scratch: usize,
     /// The number of buffers allocated so far.
     pub allocations: u64,
-    /// The number of allocations that the cache could not serve.
+    /// The number of allocations that the system served because the cache could not.
     pub system_allocations: u64,
 }
 
@@ -68,13 +68,13 @@ pub enum Support {
     Fallback,
 }
 
-/// Whether a device computes on the host's processor or on a GPU. If no device was chosen for the operands, the device
-/// rules prefer a GPU.
+/// Whether a device computes on the host's processor or on a GPU. If no device was chosen for any operand of an
+/// operation, the operation runs on a GPU that stores an operand, otherwise on the CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DeviceKind {
     /// The device shares the processor of the host.
     Cpu,
-    /// The device has its own processor, which may be emulated.
+    /// The device has its own processor, which the host may emulate.
     Gpu,
 }
 
@@ -96,12 +96,14 @@ pub trait Driver: Send + Sync + 'static {
 
 /// A device that runs kernels.
 ///
-/// A backend receives kernels and plans whose operands the rules of the families accept ([`CheckedKernel`],
-/// [`CheckedPlan`]) and whose borrow words are held, and checks only its memory.
+/// A backend receives only kernels and plans whose operands satisfy the rules of their families ([`CheckedKernel`],
+/// [`CheckedPlan`]) and whose borrow words are held. It checks only the storages of the operands: their device, their
+/// size, and whether they have memory.
 pub trait Backend: Send + Sync + 'static {
     /// Returns the name of the device: `cpu`, `wgpu:0`, `cuda:1`, ...
     fn name(&self) -> &str;
-    /// Returns the hardware or software that runs the kernels, for users: the name of a graphics card, for example.
+    /// Returns a name of the hardware or software that runs the kernels, such as the name of a graphics card, for
+    /// display.
     fn adapter(&self) -> &str {
         self.name()
     }
@@ -110,7 +112,7 @@ pub trait Backend: Send + Sync + 'static {
     fn is_software(&self) -> bool {
         false
     }
-    /// Returns counts of the work since the device was opened, by name: `dispatches`, for example.
+    /// Returns named counters of the work since the device was opened, for example `dispatches`.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
@@ -135,7 +137,8 @@ pub trait Backend: Send + Sync + 'static {
     /// If a view exceeds its storage, belongs to another device, or is read and has no memory; if the kernel rejects a
     /// value; [`Error::OutOfMemory`].
     fn run_checked(&self, launch: CheckedKernel<'_>) -> Result<()>;
-    /// Runs a [`Map`] with one output over contiguous operands of `size` elements. The output may be one of the inputs.
+    /// Runs a [`Map`] with one output over contiguous operands of `size` elements. The output may be an input, which is
+    /// then overwritten in place.
     fn map_dense(
         &self,
         program: &Arc<Program>,
@@ -146,7 +149,8 @@ pub trait Backend: Send + Sync + 'static {
         run_dense(self, program, params, size, (operands.inputs(), operands.outputs()))
     }
     /// Runs one program over several sets of contiguous operands, such as an optimizer step over all parameters.
-    /// `sizes[i]` is the number of elements of set `i`. The outputs overwrite the targets, the first inputs of a set.
+    /// `sizes[i]` is the number of elements of set `i`. The first inputs of a set are its targets: output j overwrites
+    /// target j.
     fn maps_dense(
         &self,
         program: &Arc<Program>,
@@ -157,7 +161,8 @@ pub trait Backend: Send + Sync + 'static {
         let mut sets = operands.sets().zip(sizes);
         sets.try_for_each(|(set, &size)| run_dense(self, program, params, size, (set, &set[..operands.targets()])))
     }
-    /// Runs [`Backend::map_dense`] into a new storage that holds only the output.
+    /// Runs a [`Map`] with one output, like [`Backend::map_dense`], and returns a new storage that contains only the
+    /// output.
     fn map_new(
         &self,
         program: &Arc<Program>,
@@ -196,8 +201,9 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// If the bytes exceed the storage, it has no memory, or it belongs to another device.
     fn download_borrowed(&self, from: Readable<'_>, offset: usize, into: &mut [u8]) -> Result<()>;
-    /// Returns true if the engine defers kernels of this device: it collects them and runs them as optimized plans,
-    /// when a value is read or the list is long. This is right for devices whose launches cost more than small kernels.
+    /// Returns true if the engine defers kernels of this device: it collects kernels in a list, and runs the list as an
+    /// optimized plan when a value is read or the list is long. This is faster on devices where a launch takes longer
+    /// than a small kernel.
     fn is_deferred(&self) -> bool {
         false
     }
@@ -210,7 +216,8 @@ pub trait Backend: Send + Sync + 'static {
     fn prepare(&self, plan: &Plan) -> Result<Option<Box<dyn CompiledPlan>>> {
         self.prepare_checked(CheckedPlan::new(plan)?)
     }
-    /// Compiles a plan for repeated launches. `None` means that the engine runs the kernels of the plan one by one.
+    /// Compiles a plan for repeated runs. Returns `None` if the backend compiles no plans; the engine then runs the
+    /// kernels of the plan one by one.
     ///
     /// # Errors
     /// If an operand exceeds its slot, or a kernel cannot be compiled.
@@ -222,7 +229,8 @@ pub trait Backend: Send + Sync + 'static {
     fn memory_stats(&self) -> MemoryStats;
     /// Limits the memory in use; `usize::MAX` removes the limit.
     fn set_memory_cap(&self, bytes: usize);
-    /// Returns an error if `bytes` more would exceed the limit. Host vectors are checked against the limit of the CPU.
+    /// Returns an error if `bytes` more bytes in use would exceed the limit. The engine calls this function on the CPU
+    /// backend for the vectors of the host. The default implementation accepts any size.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -234,8 +242,8 @@ pub trait Backend: Send + Sync + 'static {
     fn trim(&self);
 }
 
-/// Runs a map over contiguous operands of `size` elements: inputs, and outputs that may be inputs. The caller holds
-/// their borrow words.
+/// Runs a map over contiguous operands of `size` elements: the inputs, and the outputs, which may be inputs. The caller
+/// holds the borrow words of all operands.
 fn run_dense<B: Backend + ?Sized>(
     backend: &B,
     program: &Arc<Program>,
@@ -245,7 +253,7 @@ fn run_dense<B: Backend + ?Sized>(
 ) -> Result<()> {
     let operands = || inputs.iter().chain(outputs);
     if operands().any(|d| d.offset.saturating_add(size) > isize::MAX as usize / 8) {
-        return Err(Error::invalid(program.name, "the offset and size of an operand exceed the address space"));
+        return Err(Error::invalid(program.name, "the end of an operand exceeds the address space"));
     }
     let kernel = Kernel::Map(Map { program: program.clone(), params: params.clone() });
     let shape = |once: bool| Shape::from([if once { 1 } else { size }]);
@@ -260,13 +268,15 @@ fn run_dense<B: Backend + ?Sized>(
 
 /// A plan that its backend has compiled.
 pub trait CompiledPlan: Send + Sync {
-    /// Returns, for each slot, whether the plan reads or writes it: a launch must hold its storage for this access.
+    /// Returns, for each slot, whether the plan reads or writes it: a launch must hold the borrow word of its storage
+    /// for this access.
     fn access(&self) -> &[SlotAccess];
     /// Runs every kernel of the plan in order.
     ///
     /// # Errors
-    /// [`LaunchFailure`] names the launch that failed, if it is known: those before it have run, the others have not.
-    /// A device that runs asynchronously waits for the launches that reject values, such as an index out of bounds.
+    /// [`LaunchFailure`] names the launch that failed, if it is known: the launches before it have run, the later ones
+    /// have not. A device that runs asynchronously waits for the launches that may reject values, such as an index out
+    /// of bounds.
     fn launch(&self, slots: &BorrowedSlots<'_>) -> Result<(), LaunchFailure>;
     /// Acquires the borrow words of the storages and launches the plan. `storages[i]` is the storage of slot `i`.
     ///
@@ -277,22 +287,22 @@ pub trait CompiledPlan: Send + Sync {
     }
 }
 
-/// The failure of a launch of a [`CompiledPlan`].
+/// The failure of a run of a [`CompiledPlan`], with the launch that failed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LaunchFailure {
-    /// The index of the launch in the plan, in 32 bits so that results stay small.
+    /// The index of the launch in the plan, in 32 bits so that a `Result` with this error stays small.
     launch: Option<u32>,
     /// The error of the launch.
     pub error: Error,
 }
 
-// `From` between this type and `Error` would make the error type of `?` ambiguous in closures of users.
+// `From` between this type and `Error` would make the error type of `?` ambiguous in the closures of callers.
 impl LaunchFailure {
     /// Returns the failure of the launch with this index in the plan.
     pub fn new(launch: usize, error: Error) -> LaunchFailure {
         LaunchFailure { launch: u32::try_from(launch).ok(), error }
     }
-    /// Returns the failure of a plan before its first launch.
+    /// Returns the failure of a plan of which no launch has run.
     pub fn before_all(error: Error) -> LaunchFailure {
         LaunchFailure::new(0, error)
     }
@@ -300,7 +310,8 @@ impl LaunchFailure {
     pub fn unknown(error: Error) -> LaunchFailure {
         LaunchFailure { launch: None, error }
     }
-    /// Returns the index of the launch in the plan: 0 if no launch has run, `None` if it is unknown.
+    /// Returns the index of the launch in the plan: 0 if the plan failed before or in its first launch, `None` if the
+    /// launch is unknown.
     pub fn launch(&self) -> Option<usize> {
         self.launch.map(|launch| launch as usize)
     }

@@ -27,19 +27,20 @@ pub trait Atomics: Sized {
     type ReaderCount: AtomicReaderCount;
     /// The atomic counter of writes.
     type Version: AtomicVersion;
-    /// The number of sleeps of a reader after which a reservation ends.
+    /// The number of times that a reader sleeps before it ends the reservation that blocks it.
     const PATIENCE: usize;
-    /// Lets other threads run.
+    /// Yields the core, so that other threads can run.
     fn yield_now();
     /// Waits a fraction of a microsecond without giving up the core.
     fn pause();
-    /// Returns a mask of one bit, which represents the borrow word at address `word` in masks of waiting words.
+    /// Returns the bit that represents the borrow word at address `word` in [`Atomics::waited`]. Several words may
+    /// share a bit.
     fn filter_bit(word: usize) -> u64;
-    /// Returns a mask of the words for which kernels wait; 0 if no kernel waits.
+    /// Returns a mask of the words for which kernels wait and of the reserved words; 0 if there are none.
     fn waited() -> u64;
-    /// Sets the mask. The caller has the list locked.
+    /// Sets the mask of [`Atomics::waited`]. The caller has locked the list of waiting kernels.
     fn set_waited(mask: u64);
-    /// Calls `f` with the list of waiting kernels, which is locked.
+    /// Locks the list of waiting kernels and calls `f` with it.
     fn with_waiters<R>(f: impl FnOnce(&mut WaitList) -> R) -> R;
     /// Returns the number of guards that this thread holds.
     fn held_count() -> usize;
@@ -270,7 +271,7 @@ impl<A: Atomics> Version<A> {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Counts a write. The borrow word, which the writer still holds, publishes it.
+    /// Counts a write. The writer still holds the borrow word; releasing the word publishes the count.
     #[inline]
     pub fn bump(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
@@ -313,7 +314,7 @@ fn try_all<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) -> bool {
     is_acquired
 }
 
-/// Releases the first words.
+/// Releases the first `count` words.
 #[cold]
 fn end_first<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>, mut count: usize) {
     words.all(|word, writes| {
@@ -343,8 +344,8 @@ fn acquire<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) {
     }
 }
 
-/// Acquires all words of a list that may repeat words. Returns false, and holds no word, if a word that is written
-/// occurs again: the kernel would wait for itself.
+/// Acquires all words of a list that may repeat words. Returns false, and holds no word, if a word that the kernel
+/// writes occurs more than once in the list: the kernel would wait for itself.
 fn acquire_distinct<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) -> bool {
     if !try_next(words) {
         if !waiting::are_targets_unique(words) {
@@ -366,7 +367,7 @@ fn release<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) {
     wake_waiters(words);
 }
 
-/// Wakes the kernels that wait for one of these words, which were released.
+/// Wakes the kernels that wait for one of these words, after the words were released.
 #[inline]
 fn wake_waiters<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) {
     if A::waited() != 0 {

@@ -47,10 +47,10 @@ pub enum DType {
     /// Signed 64-bit integer: the dtype of indices.
     #[doc(alias("int64", "long"))]
     I64,
-    /// IEEE 754 half precision: 5 exponent bits, 10 of fraction.
+    /// IEEE 754 half precision: 5 exponent bits and 10 fraction bits.
     #[doc(alias("float16", "half"))]
     F16,
-    /// Brain float: the upper half of an `f32`, 8 exponent bits, 7 of fraction.
+    /// Brain float: the upper half of an `f32`, with 8 exponent bits and 7 fraction bits.
     #[doc(alias = "bfloat16")]
     BF16,
     /// IEEE 754 single precision: the default float.
@@ -78,7 +78,7 @@ pub enum Compute {
 }
 
 impl Compute {
-    /// Returns the bytes of one value.
+    /// Returns the size of one value in bytes.
     #[inline]
     pub const fn size(self) -> usize {
         match self {
@@ -121,7 +121,7 @@ impl DType {
         DType::F64,
     ];
 
-    /// Returns the bytes of one element.
+    /// Returns the size of one element in bytes.
     #[inline]
     pub const fn size(self) -> usize {
         match self {
@@ -245,7 +245,7 @@ impl DType {
         self.integer_range().map_or(value, |(low, high)| value.clamp(low, high))
     }
 
-    /// Returns true if `value` converts to this dtype with no error but rounding.
+    /// Returns true if `value` converts to this dtype without an error, except for rounding to a float.
     ///
     /// An integer dtype represents the integers in its range; `bool` and floats represent any number.
     pub fn represents(self, value: Scalar) -> bool {
@@ -259,7 +259,7 @@ impl DType {
         }
     }
 
-    /// Returns the name in messages and files: `f32`, `i64`, `bool`, ...
+    /// Returns the name that messages and files use: `f32`, `i64`, `bool`, ...
     pub const fn name(self) -> &'static str {
         match self {
             DType::Bool => "bool",
@@ -282,7 +282,7 @@ impl fmt::Display for DType {
     }
 }
 
-/// A Rust type that is the element of some dtype.
+/// A Rust type that represents the elements of a dtype.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a tensor element type",
     note = "elements are `bool`, `u8`, `i8`, `i16`, `i32`, `i64`, `f16`, `bf16`, `f32` or `f64`; convert a `usize` with `as i64`"
@@ -290,8 +290,8 @@ impl fmt::Display for DType {
 pub trait Element: bytemuck::NoUninit + Send + Sync + PartialEq + fmt::Debug + 'static {
     /// The dtype of the type.
     const DTYPE: DType;
-    /// Converts a scalar: floats are rounded to nearest, integers are truncated towards zero and wrap, and a `bool` is
-    /// true unless `v` is zero.
+    /// Converts a scalar: a float type rounds to nearest, an integer type truncates towards zero and wraps (a float
+    /// beyond `i64` first saturates), and a `bool` is true unless `v` is zero.
     fn from_scalar(v: Scalar) -> Self;
     /// Widens the value to a scalar.
     fn to_scalar(self) -> Scalar;
@@ -301,14 +301,15 @@ pub trait Element: bytemuck::NoUninit + Send + Sync + PartialEq + fmt::Debug + '
     fn from_bytes(bytes: &[u8]) -> Vec<Self>;
 }
 
-/// A Rust type in which the host can read elements: an [`Element`], or an integer type without a dtype (`usize`).
+/// A Rust type in which the host can read elements: an [`Element`], or an integer type without a dtype, such as
+/// `usize`.
 pub trait ReadElement: Copy + fmt::Debug + 'static {
     /// The element type in which the values are read before they are converted.
     type Read: Element;
     /// Converts the values.
     ///
     /// # Errors
-    /// The index of a value that the type cannot represent, and the value.
+    /// The index and the value of the first element that the type cannot represent.
     fn from_read(values: Vec<Self::Read>) -> Result<Vec<Self>, (usize, Self::Read)>;
 }
 
@@ -415,7 +416,7 @@ impl Scalar {
         }
     }
 
-    /// Returns the dtype of `tensor ∘ scalar` for a tensor of dtype `tensor`.
+    /// Returns the dtype of the result of an operation on this scalar and a tensor of dtype `tensor`.
     pub const fn promote_into(self, tensor: DType) -> DType {
         match self {
             Scalar::Bool(_) => tensor,
@@ -474,7 +475,7 @@ scalar_from!(bool => Bool as bool, u8 => Int as i64, i8 => Int as i64, i16 => In
     i64 => Int as i64, f32 => Float as f64, f64 => Float as f64, half::f16 => Float as f64, half::bf16 => Float as f64);
 
 impl From<usize> for Scalar {
-    /// Converts a size or count, which is far below 2⁶³.
+    /// Converts a size or a count, which must be less than 2⁶³.
     fn from(v: usize) -> Scalar {
         Scalar::Int(v as i64)
     }

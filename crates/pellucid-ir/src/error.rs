@@ -1,7 +1,7 @@
 //! The error type of all operations.
 //!
-//! A message names the operation, the relevant shapes and dtypes, and a correction of the call. An operation that
-//! returns an error has changed nothing.
+//! A message names the operation, the relevant shapes and dtypes, and how to correct the call. Unless its documentation
+//! says otherwise, an operation that returns an error has changed nothing.
 
 mod file;
 mod help;
@@ -78,7 +78,7 @@ pub enum Error {
     Singular {
         /// The operation.
         op: &'static str,
-        /// The first such matrix, counted in row-major order over the batch axes; 0 if there are no batch axes.
+        /// The index of the first such matrix, in row-major order over the batch axes; 0 if there are no batch axes.
         batch: usize,
         /// Why the matrix was rejected, with the pivot, minor or block: "singular (pivot 3 of its LU factorization is
         /// 0)".
@@ -86,14 +86,14 @@ pub enum Error {
         /// A remedy.
         help: &'static str,
     },
-    /// The iteration for eigenvalues or singular values has reached its limit of steps.
+    /// The iteration that computes eigenvalues or singular values has not converged within its limit of steps.
     #[error(
-        "{op}: the iteration for matrix {batch} of the batch has not converged; scale its rows and columns to similar sizes, or use to_dtype() to compute in f64"
+        "{op}: the iteration for matrix {batch} of the batch has not converged; scale its rows and columns to similar magnitudes, or use to_dtype() to compute in f64"
     )]
     NotConverged {
         /// The operation.
         op: &'static str,
-        /// The first such matrix, counted in row-major order over the batch axes; 0 if there are no batch axes.
+        /// The index of the first matrix without convergence, in row-major order over the batch axes, or 0.
         batch: usize,
     },
     /// The operation needs a Cargo feature that is not enabled.
@@ -105,7 +105,9 @@ pub enum Error {
         feature: &'static str,
     },
     /// The derivative of the operation is not implemented, but an input requires a gradient.
-    #[error("{op}: has no gradient, but an input requires one; detach() the input, or compute under no_grad()")]
+    #[error(
+        "{op}: the operation has no gradient, but an input requires one; detach() the input, or compute under no_grad()"
+    )]
     NoGradient {
         /// The operation.
         op: &'static str,
@@ -143,7 +145,7 @@ pub enum Error {
         /// The name of the operation that created the node.
         node: &'static str,
     },
-    /// A value saved for backward was written to afterwards.
+    /// A value that was saved for the backward pass was overwritten afterwards.
     #[error(
         "backward: a value saved by `{node}` (shape {shape}) was modified in place afterwards (version {saved}, now {now}); modify the tensor before `{node}` reads it, or use a copy() of it (clone() shares the memory)"
     )]
@@ -179,7 +181,7 @@ pub enum Error {
         /// The tensor's shape.
         shape: Shape,
     },
-    /// A tensor with more or fewer than one element was read as a number.
+    /// A tensor that does not have exactly one element was read as a number.
     #[error("{op}: the tensor must have exactly one element, got shape {shape}; {help}")]
     NotAScalar {
         /// The operation.
@@ -221,7 +223,7 @@ pub enum Error {
     /// is therefore impossible.
     #[error("capture: the step changes the state of {slot} ({change}); {help}")]
     NotAFixedPoint {
-        /// The state that differs.
+        /// The name of the state that the step changes.
         slot: String,
         /// The difference between the state before and after the step.
         change: String,
@@ -233,7 +235,7 @@ pub enum Error {
         "launch: {slot} was replaced by another tensor since the step was captured; write into the tensor in place instead, or capture again"
     )]
     Rebound {
-        /// The state that was replaced.
+        /// The name of the state that was replaced.
         slot: String,
     },
     /// A captured step was launched with a different number of inputs than it was captured with, or with an input on a
@@ -249,7 +251,7 @@ pub enum Error {
         /// The same property in the capture.
         expected: String,
     },
-    /// Capturing the step again gives a different list of kernels.
+    /// A second capture of the step recorded a different list of kernels.
     #[error(
         "verify: a second capture of the step differs: {difference}; pass values that change between steps as tensors, and register or remove hooks before the capture"
     )]
@@ -280,9 +282,9 @@ pub enum Error {
         op: &'static str,
         /// The shape of the tensor, if the memory is for a tensor.
         shape: Option<Box<Shape>>,
-        /// Bytes requested; `usize::MAX` if the number cannot be represented.
+        /// The number of bytes requested; `usize::MAX` if it cannot be represented.
         requested: usize,
-        /// Bytes in use by tensors.
+        /// The number of bytes that tensors use.
         in_use: usize,
         /// The limit of the bytes in use; `usize::MAX` means no limit.
         cap: usize,
@@ -381,7 +383,7 @@ pub enum Error {
         output: usize,
         /// The index of the input.
         input: usize,
-        /// The element that differs, its gradient, and the central difference.
+        /// The element whose gradient differs, its gradient, and the central difference.
         detail: String,
     },
 }
@@ -416,15 +418,16 @@ impl Error {
         Error::OutOfMemory { op: "", shape: None, requested, in_use: 0, cap: usize::MAX }
     }
 
-    /// Creates an [`Error::InputMismatch`] for a launch with `given` inputs of a step that has `expected` inputs.
+    /// Creates an [`Error::InputMismatch`] for the launch of a step that was captured with `expected` inputs but
+    /// receives `given` inputs.
     #[cold]
     pub fn wrong_number_of_inputs(given: usize, expected: usize) -> Error {
         let got = if given < expected { "missing" } else { "one input too many" };
         Error::InputMismatch { index: given.min(expected), got: got.into(), expected: format!("{expected} inputs") }
     }
 
-    /// Returns the error without the layer of a model, the part of a checkpoint or the sample of a data set in which it
-    /// occurred.
+    /// Returns the underlying error, without the context in which it occurred: the layer of a model, the part of a
+    /// checkpoint, the sample of a data set, the training step or the batch of an evaluation.
     ///
     /// ```
     /// # extern crate pellucid_ir as pellucid;
@@ -519,7 +522,8 @@ impl Error {
             | Error::StateDict { op, .. }
             | Error::File { op, .. }
             | Error::OutOfMemory { op, .. } => Some(op),
-            // An anomaly must keep the name of the kernel; the other errors do not belong to an operation.
+            // The error of an anomaly must keep the name of its kernel. The other errors have no operation that a
+            // caller may replace.
             _ => None,
         }
     }
@@ -534,8 +538,7 @@ impl Error {
         Error::ShapeMismatch { op, shapes: shapes.into_iter().cloned().collect(), help: help.into() }
     }
 
-    /// Creates an [`Error::DTypeMismatch`] for tensors. A help that names no call is completed by the remedy
-    /// `to_dtype()`.
+    /// Creates an [`Error::DTypeMismatch`] for tensors. If `help` names no call, the remedy `to_dtype()` is appended.
     pub fn dtypes(op: &'static str, dtypes: impl IntoIterator<Item = DType>, help: impl Into<String>) -> Error {
         let mut help = help.into();
         if !names_a_call(&help) {
@@ -556,7 +559,7 @@ impl Error {
 pub struct WrongShape {
     /// The name of the value.
     pub name: String,
-    /// The shape in the file.
+    /// The shape in the state dict.
     pub found: Shape,
     /// The shape in the module.
     pub expected: Shape,

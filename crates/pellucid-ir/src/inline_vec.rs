@@ -12,7 +12,7 @@ pub struct InlineVec<T, const N: usize>(Values<T, N>);
 
 #[derive(Clone, Eq)]
 enum Values<T, const N: usize> {
-    /// The length of the list, and its at most `N` values.
+    /// The length of the list, and its values, at most `N`.
     Inline(u8, [T; N]),
     Heap(Box<[T]>),
 }

@@ -21,7 +21,8 @@ macro_rules! integers {
 integers!(isize, usize, i32, i64, u32, u64);
 
 /// Implements `From` for one integer (`2`) and for lists of integers: `[2, 3]`, `(2, 3)`, slices, vectors and `()`, the
-/// empty list. `number` is a function of an `isize`, and `list` a function of an iterator of them.
+/// empty list. `number` is a function that converts one `isize` to the target type, and `list` a function that converts
+/// an iterator of `isize` values.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! from_integers {

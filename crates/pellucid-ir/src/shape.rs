@@ -9,7 +9,7 @@ use crate::inline_vec::InlineVec;
 use smallvec::SmallVec;
 use std::fmt;
 
-/// The number of axes stored inline; higher ranks need a heap allocation.
+/// The number of axes that are stored inline; higher ranks need a heap allocation.
 pub const INLINE_AXES: usize = 6;
 
 /// The length of every axis, outermost first. A 0-d array has the empty shape and one element.
@@ -85,7 +85,7 @@ impl Shape {
         strides
     }
 
-    /// Broadcasts two shapes by NumPy's rule: axes are aligned at the last one, and an axis that is missing or of
+    /// Broadcasts two shapes by NumPy's rule: axes are aligned from the last axis, and an axis that is missing or of
     /// length 1 is repeated. Returns `None` if the shapes do not broadcast.
     #[inline]
     pub fn broadcast(&self, other: &Shape) -> Option<Shape> {
@@ -120,7 +120,8 @@ impl Shape {
         self == target || target.rank().checked_sub(self.rank()).is_some_and(fits)
     }
 
-    /// Returns true if both shapes broadcast to a shape of their own size, so that no element repeats.
+    /// Returns true if both shapes broadcast to a shape with as many elements as each of them has, so that no element
+    /// repeats.
     fn aligns_without_repetition(&self, other: &Shape) -> bool {
         let size = self.size();
         size == other.size() && self.broadcast(other).is_some_and(|shape| shape.size() == size)
@@ -180,7 +181,7 @@ impl fmt::Display for Shape {
             if i > 0 {
                 f.write_str(", ")?;
             }
-            // A length above the limit was negative, see `from_lengths`.
+            // A length above `isize::MAX` represents a negative one, see `from_lengths`.
             write!(f, "{}", *d as isize)?;
         }
         f.write_str("]")
@@ -193,8 +194,8 @@ impl FromIterator<usize> for Shape {
     }
 }
 
-/// Creates the shape of axes of these lengths. A negative length is kept as a number that no array can have, see
-/// [`Shape::checked_size`].
+/// Creates a shape from the lengths of its axes. A negative length is stored as a number above the limit of all
+/// lengths, which [`Shape::checked_size`] rejects.
 #[inline]
 fn from_lengths(lengths: impl Iterator<Item = isize>) -> Shape {
     lengths.map(|len| len as usize).collect()
@@ -237,8 +238,8 @@ pub type Strides = InlineVec<isize, INLINE_AXES>;
 pub enum Overlap {
     /// No element shares a byte with an element of the other operand.
     Disjoint,
-    /// Both operands have the same elements in the same order, also after broadcasting to a common shape. A column and
-    /// a row of the same memory do not.
+    /// Both operands have the same elements in the same order, even after both are broadcast to a common shape. For a
+    /// column and a row over the same memory this is false.
     Same,
     /// Elements may share bytes, with different indices in the two operands.
     Partial,
@@ -369,8 +370,8 @@ impl Layout {
         if is_same { Overlap::Same } else { Overlap::Partial }
     }
 
-    /// Returns true if two elements may have the same position, that is, if a stride does not exceed the extent of the
-    /// axes with shorter strides. For slices, transposes and diagonals of row-major tensors it is false.
+    /// Returns true if two indices may have the same position, that is, if a stride does not exceed the extent of the
+    /// axes with shorter strides. For slices, transposes and diagonals of row-major tensors the result is false.
     pub fn may_repeat(&self) -> bool {
         let Some(strides) = &self.strides else { return false };
         let steps = self.shape.iter().zip(&***strides).map(|(&len, &stride)| (stride.unsigned_abs(), len));
@@ -409,7 +410,8 @@ impl Layout {
         Some(Layout::strided(shape.clone(), strides, self.offset))
     }
 
-    /// Returns the stride along an axis of a shape of `rank` axes to which the layout broadcasts, 0 if it is repeated.
+    /// Returns the stride along an axis of a shape of `rank` axes to which the layout broadcasts, 0 if the layout is
+    /// repeated along it.
     #[inline]
     pub fn broadcast_stride(&self, axis: usize, rank: usize) -> isize {
         match (axis + self.shape.rank()).checked_sub(rank) {
@@ -421,7 +423,8 @@ impl Layout {
         }
     }
 
-    /// Returns a view of the same elements in another shape; `None` if that needs a copy or the sizes differ.
+    /// Returns a view of the same elements in another shape; `None` if that requires a copy, or if the numbers of
+    /// elements differ.
     pub fn reshape(&self, shape: &Shape) -> Option<Layout> {
         if self.shape.size() != shape.size() {
             return None;
@@ -429,8 +432,8 @@ impl Layout {
         if self.is_contiguous() || shape.size() == 0 {
             return Some(Layout { shape: shape.clone(), offset: self.offset, strides: None });
         }
-        // Both shapes are split into the shortest groups of axes of equal size. A group can be reshaped if its old axes
-        // are in row-major order among themselves.
+        // Both shapes are split into the shortest groups of axes with equal numbers of elements. A group can be
+        // reshaped if its old axes are in row-major order among themselves.
         let strides_before = self.strides();
         let old: SmallVec<[(usize, isize); INLINE_AXES]> =
             self.shape.iter().copied().zip(strides_before.iter().copied()).filter(|&(d, _)| d != 1).collect();
@@ -475,8 +478,8 @@ impl Layout {
     }
 
     /// Selects all windows of `size` indices of an axis, which begin at the indices 0, `step`, 2·`step`, ... The axis
-    /// then enumerates the windows, and a new last axis the indices of a window. Elements of windows that overlap have
-    /// the same positions.
+    /// then enumerates the windows, and a new last axis the indices of a window. An element that several windows
+    /// contain occurs in each of them, at the same position of the storage.
     ///
     /// # Panics
     /// Panics if `step` is 0, or `size` is larger than the axis.

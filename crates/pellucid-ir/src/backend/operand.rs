@@ -183,7 +183,11 @@ fn check_writable(kernel: &Kernel, layout: &Layout) -> Result<()> {
 
 #[cold]
 fn broadcast_output(kernel: &Kernel, layout: &Layout) -> Error {
-    let reason = format!("cannot write to a broadcast view of shape {}; copy it first", layout.shape());
+    let reason = format!(
+        "cannot write to a view of shape {} in which several indices refer to one element, such as a broadcast; copy \
+         it first",
+        layout.shape()
+    );
     Error::invalid(kernel.name(), reason)
 }
 
@@ -222,15 +226,15 @@ fn overlapping_output(kernel: &Kernel) -> Error {
     Error::invalid(kernel.name(), "an output overlaps another operand that it must not overwrite; copy that operand")
 }
 
-/// The storages of a plan's slots, whose borrow words are held for the use of the slots.
+/// The storages of a plan's slots, with their borrow words held for the access that each slot needs.
 pub type BorrowedSlots<'v> = SlotBorrowGuard<'v, Arc<Storage>>;
 
 impl BorrowedSlots<'_> {
     /// Checks the operands of a launch over these slots, and calls `run` with them.
     ///
     /// # Errors
-    /// The errors of [`CheckedKernel::new`] and of `run`; [`Error::InvalidArgument`] if an operand is in a slot that is
-    /// not held.
+    /// The errors of [`CheckedKernel::new`] and of `run`; [`Error::InvalidArgument`] if the slot of an operand is not
+    /// held for the access of the launch.
     pub fn with_launch<R>(&self, launch: &Launch, run: impl FnOnce(CheckedKernel<'_>) -> Result<R>) -> Result<R> {
         let kernel = &launch.kernel;
         let inputs = launch.inputs.iter().map(|input| self.view(kernel, input, SlotAccess::Read));
@@ -240,20 +244,23 @@ impl BorrowedSlots<'_> {
         run(CheckedKernel::from_held(kernel, inputs, outputs)?)
     }
 
-    /// Returns the view of an operand whose slot is held for the use `needed`.
+    /// Returns the view of an operand, or an error unless its slot is held for the access `needed`.
     fn view<'a>(&'a self, kernel: &Kernel, operand: &'a SlotView, needed: SlotAccess) -> Result<View<'a>> {
         let SlotView { slot, layout, dtype } = operand;
         let storage = self.storage_with_access(*slot, needed).ok_or_else(|| {
             Error::invalid(
                 kernel.name(),
-                format!("slot {slot} is not held for this access; acquire the slots with CompiledPlan::access()"),
+                format!(
+                    "slot {slot} is not held for the access {needed:?}; acquire the slots with the list that \
+                     CompiledPlan::access() returns"
+                ),
             )
         })?;
         Ok(View { storage, layout, dtype: *dtype })
     }
 }
 
-/// A contiguous array, or a single value that broadcasts.
+/// A contiguous operand: an array, or a single value that broadcasts.
 #[derive(Clone, Copy, Debug)]
 pub struct DenseView<'a> {
     /// The storage of the elements.

@@ -48,7 +48,7 @@ impl<T: 'static> Typed for T {
 /// The **borrow word** counts readers, or marks one writer, while a kernel runs. The **version** counts writes, so that
 /// autograd detects a modified saved value. **pending** identifies the list of recorded kernels that will write the
 /// buffer. **readers** identifies the list of recorded kernels that will read it. **kept** counts the handles that
-/// captured steps own. **idle** counts the handles that do not need the contents.
+/// captured steps own. **idle** counts the handles whose owners do not need the contents.
 pub struct Storage<B: ?Sized = dyn Buffer> {
     version: Version,
     pending: AtomicU64,
@@ -100,7 +100,7 @@ impl<B: Buffer + ?Sized> Storage<B> {
         self.version.get()
     }
 
-    /// Counts a recorded write. The guard of the borrow words counts a write that runs.
+    /// Counts a write that is recorded. A write that runs immediately is counted by the guard of its borrow words.
     #[inline]
     pub fn bump(&self) {
         self.version.bump();
@@ -120,7 +120,7 @@ impl<B: Buffer + ?Sized> Storage<B> {
     }
 
     /// Returns [`NO_READERS`], [`MANY_READERS`], or the number of the recorded list whose kernels may still read the
-    /// buffer. Any other write must run after these kernels.
+    /// buffer. A kernel outside of this list that writes the buffer must run after these kernels.
     #[inline]
     pub fn readers(&self) -> u64 {
         self.readers.load(Ordering::Acquire)
@@ -134,11 +134,11 @@ impl<B: Buffer + ?Sized> Storage<B> {
             _ if readers == list => None,
             _ => Some(MANY_READERS),
         };
-        // A list that is a reader already changes nothing.
+        // If the list is already a reader, `joined` returns `None` and the value stays unchanged.
         let _ = self.readers.fetch_update(Ordering::AcqRel, Ordering::Acquire, joined);
     }
 
-    /// Removes all recorded lists from [`Storage::readers`], after they have run.
+    /// Removes all recorded lists from [`Storage::readers`]; they must have run.
     pub fn clear_readers(&self) {
         self.readers.store(NO_READERS, Ordering::Release);
     }
@@ -205,14 +205,14 @@ pub struct Writable<'a> {
 }
 
 impl<'a> Readable<'a> {
-    /// Returns a storage whose word the caller holds for `'a`.
+    /// Creates the proof that the caller holds the borrow word of `storage` for `'a`.
     pub(super) fn from_held(storage: &'a Storage) -> Readable<'a> {
         Readable { storage, _not_send: PhantomData }
     }
 }
 
 impl<'a> Writable<'a> {
-    /// Returns a storage whose word the caller holds for `'a` as its writer.
+    /// Creates the proof that the caller holds the borrow word of `storage` for `'a` as its writer.
     pub(super) fn from_held(storage: &'a Storage) -> Writable<'a> {
         Writable { storage, _not_send: PhantomData }
     }

@@ -13,8 +13,8 @@ fn contains<V: Borrowed>(list: &[V], word: &BorrowWord<V::Atomics>) -> bool {
     list.iter().any(|v| ptr::eq(v.borrow_word(), word))
 }
 
-/// The words of a kernel's operands: the outputs, then the inputs that share no word with an output. The word of an
-/// output occurs once.
+/// The words of a kernel's operands: the outputs, then the inputs that share no word with an output. Outputs with the
+/// same word count once.
 pub(super) struct OperandWords<'w, V> {
     pub(super) inputs: &'w [V],
     pub(super) outputs: &'w [V],
@@ -165,8 +165,8 @@ impl<'v, V: Borrowed> BatchBorrowGuard<'v, V> {
     /// Waits until no other thread's kernel holds a conflicting word, and acquires the words of all sets of `set`
     /// operands, the first `targets` of each as the only writer.
     ///
-    /// Returns `None`, and holds no word, if a target shares its storage with another operand, or if the operands are
-    /// not sets of `set` > 0 operands with at least `targets` operands each.
+    /// Returns `None`, and holds no word, if a target shares its storage with another operand, or if `set` is 0, less
+    /// than `targets`, or does not divide the number of operands.
     pub fn acquire(operands: &'v [V], set: usize, targets: usize) -> Option<BatchBorrowGuard<'v, V>> {
         let are_sets = set > 0 && targets <= set && operands.len().is_multiple_of(set);
         let is_acquired = are_sets && acquire_distinct(BatchWords { operands, set, targets });
@@ -209,15 +209,20 @@ impl<'v, V: Borrowed> SlotBorrowGuard<'v, V> {
     /// `storages[i]` is the storage of slot `i`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if a slot has no storage, or a written storage is in two used slots.
+    /// [`Error::InvalidArgument`] if a slot has no storage, or if a storage that the plan writes is in two used slots.
     pub fn acquire(storages: &'v [V], access: &'v [SlotAccess]) -> Result<SlotBorrowGuard<'v, V>> {
         if storages.len() < access.len() {
-            let reason = format!("the plan has {} slots, got {} storages", access.len(), storages.len());
+            let (needed, given) = (access.len(), storages.len());
+            let reason = format!("the plan has {needed} slots, got {given} storages; pass one storage for each slot");
             return Err(Error::invalid("launch", reason));
         }
         match acquire_distinct(SlotWords { storages, access }) {
             true => Ok(SlotBorrowGuard { storages, access, _not_send: PhantomData }),
-            false => Err(Error::invalid("launch", "a storage that the plan writes is in two of its slots")),
+            false => {
+                let reason =
+                    "a storage that the plan writes is passed for two of its slots; pass a separate storage for each";
+                Err(Error::invalid("launch", reason))
+            }
         }
     }
 
@@ -227,17 +232,19 @@ impl<'v, V: Borrowed> SlotBorrowGuard<'v, V> {
         self.storages
     }
 
-    /// Returns an error unless the guard holds the slots for the uses `needed`.
+    /// Returns an error unless the guard holds every slot `i` for the access `needed[i]`.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`].
     #[inline]
     pub fn check_access(&self, needed: &[SlotAccess]) -> Result<()> {
         let is_held = needed.len() <= self.access.len() && needed.iter().zip(self.access).all(|(n, held)| n <= held);
-        if is_held { Ok(()) } else { Err(Error::invalid("launch", "acquire the slots with the access() of the plan")) }
+        let reason = "the guard does not hold every slot for the access that the plan needs; acquire the slots with the \
+            list that CompiledPlan::access() returns";
+        if is_held { Ok(()) } else { Err(Error::invalid("launch", reason)) }
     }
 
-    /// Returns the storage of a slot if the guard holds it for the use `needed`.
+    /// Returns the storage of a slot; `None` unless the guard holds the slot for the access `needed`.
     pub(crate) fn storage_with_access(&self, slot: usize, needed: SlotAccess) -> Option<&'v V> {
         self.access.get(slot).is_some_and(|held| *held >= needed).then(|| &self.storages[slot])
     }

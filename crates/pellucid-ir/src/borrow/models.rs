@@ -38,7 +38,7 @@ impl Atomics for Loom {
         thread::yield_now();
     }
 
-    /// All words share a bit: their addresses differ between interleavings.
+    /// All words share one bit, because their addresses differ between interleavings.
     fn filter_bit(_word: usize) -> u64 {
         1
     }
@@ -67,14 +67,15 @@ impl Atomics for Loom {
         LOOM_PARKER.with(std::sync::Arc::clone)
     }
 
-    /// Models a wake-up without a cause: returns false, as if the time limit had passed.
+    /// Models a sleep that ends without an `unpark`: returns false, as if the time limit had passed.
     fn park(_parker: &Parker) -> bool {
         thread::yield_now();
         false
     }
 }
 
-/// A storage whose contents are its number of writes. The checker fails on two unordered accesses.
+/// A storage whose contents are the number of its writes. The checker fails if a write is not ordered with another
+/// access to the contents.
 #[derive(Default)]
 struct Contents {
     word: BorrowWord<Loom>,
@@ -95,9 +96,9 @@ impl Borrowed for &Contents {
 }
 
 impl Contents {
-    /// Reads the storage like a kernel and checks that the version belongs to the contents.
+    /// Reads the storage like a kernel, and checks that the version equals the contents.
     fn check(&self) {
-        assert_eq!(self.version.get(), self.writes.get(), "the version must belong to the contents");
+        assert_eq!(self.version.get(), self.writes.get(), "the version must equal the contents");
     }
 
     /// Overwrites the storage like a kernel. The guard counts the write.
@@ -114,7 +115,7 @@ impl Contents {
     }
 }
 
-/// Explores every interleaving with at most this many preemptions.
+/// Explores every interleaving with at most `preemptions` preemptions.
 fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -131,7 +132,7 @@ fn spawn_with<S: 'static, R: 'static>(shared: &Arc<S>, f: impl FnOnce(&S) -> R +
 /// interleavings.
 const ATTEMPTS: usize = 2;
 
-/// Runs a kernel with all its words held; returns whether it ran.
+/// Runs a kernel once its words are acquired. Returns false if it has not acquired them in [`ATTEMPTS`] attempts.
 fn run_kernel(inputs: &[&Contents], outputs: &[&Contents]) -> bool {
     for _ in 0..ATTEMPTS {
         if let Some(guard) = BorrowGuard::try_acquire(inputs, outputs) {
@@ -186,7 +187,7 @@ fn writers_exclude_one_another_and_readers() {
         let mut writes = u64::from(write(&storage));
         let [writer, reader] = others.map(|t| t.join().unwrap());
         writes += u64::from(writer);
-        // The kernels cannot all fail: a word is only taken while another kernel runs.
+        // The kernels cannot all fail: a word is held only while another kernel runs.
         assert!(writes > 0 || reader);
         storage.finish(writes);
     });
@@ -225,7 +226,7 @@ fn a_batch_waits_until_it_acquires_all_words() {
     explore(3, || {
         let storages = Arc::new([Contents::default(), Contents::default(), Contents::default()]);
         let other = spawn_with(&storages, |storages| write(&storages[2]));
-        // The kernel has two sets of operands, each a target and an input.
+        // The kernel has two sets of operands. Each set has a target and an input.
         let operands = [&storages[0], &storages[1], &storages[2], &storages[1]];
         let guard = BatchBorrowGuard::acquire(&operands, 2, 1).expect("no target must share its storage");
         storages[1].check();
@@ -364,7 +365,7 @@ fn readers_and_a_writer_that_returns_are_all_served() {
     });
 }
 
-/// Reserves the storage for this thread, and uses the admissions of readers.
+/// Reserves the storage for this thread, and uses up all admissions of readers.
 fn reserve(storage: &Contents) {
     Loom::with_waiters(|list| {
         let claims = list.claims(OperandWords { inputs: &[], outputs: &[storage] });

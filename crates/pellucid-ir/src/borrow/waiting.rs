@@ -1,19 +1,21 @@
 //! The order of threads that wait for borrow words.
 //!
-//! A kernel that fails to acquire a borrow word is added to a wait list. If two kernels need one word and at least
-//! one writes it, the kernel that is earlier in the list runs first. A kernel that does not wait yet comes after all of
-//! them. A kernel joins at the end, but a writer overtakes waiting readers, each of them at most [`OVERTAKINGS`] times.
-//! So no series of readers can delay a writer indefinitely, nor a series of writers a reader, and readers between two
-//! writers run concurrently.
+//! A kernel that fails to acquire a borrow word is added to a wait list. If two kernels need the same word and at least
+//! one of them writes it, the kernel that is earlier in the list runs first. A kernel that does not wait yet comes
+//! after all of them. A kernel joins at the end, but a writer overtakes the readers in the list; each reader is
+//! overtaken at most [`OVERTAKINGS`] times. So no series of readers can delay a writer indefinitely, nor a series of
+//! writers a reader, and readers between two writers run concurrently.
 //!
 //! A thread that trains a model acquires its words repeatedly. If all readers ran as soon as a write ends, the
 //! operating system could let each of them run for a time slice, hundreds of reads, before it returns to the writer.
 //! The words of a writer that had to wait therefore stay *reserved* for its thread: until it writes them again, only
-//! [`ADMITTED`] readers may read them, and the others sleep. A reservation ends when its thread writes again and no
-//! reader has arrived, or when a reader has slept [`Atomics::PATIENCE`] times without a write.
+//! [`ADMITTED`] readers may read them, and the others sleep. A reservation ends when its words are written again and no
+//! reader has arrived since, when the reservation of another writer replaces it, or when a reader has slept
+//! [`Atomics::PATIENCE`] times without a write.
 //!
-//! The list is empty while no kernel waits. An acquisition detects this by one load of a mask of the words in the list.
-//! A thread that holds words already does not join the list, because a kernel in the list may wait for these words.
+//! An acquisition first loads a mask of the words in the list. If its words are not in the mask, no kernel waits for
+//! them and no thread has reserved them. A thread that holds words already does not join the list, because a kernel in
+//! the list may wait for these words.
 
 use super::{Atomics, BorrowWord, try_all, wake_waiters};
 use crate::lock;
@@ -21,9 +23,9 @@ use std::cmp::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The words of a kernel, and whether it writes each.
+/// The words of a kernel, each with a flag that is true if the kernel writes it.
 pub(super) trait BorrowWords<'w, A: Atomics + 'w>: Copy {
-    /// Calls `f` with each word in turn until it returns false. Returns true if it returned true for all.
+    /// Calls `f` with each word in turn until `f` returns false. Returns true if `f` returned true for every word.
     fn all(self, f: impl FnMut(&'w BorrowWord<A>, bool) -> bool) -> bool;
 }
 
@@ -81,7 +83,7 @@ impl WaitList {
             claims.extend(counts(word).then_some((address(word), writes)));
             true
         });
-        // Of equal addresses, the written one comes first and is kept.
+        // Among claims of the same word, the claim to write comes first and is kept.
         claims.sort_unstable_by_key(|&(word, writes)| (word, !writes));
         claims.dedup_by_key(|(word, _)| *word);
         claims
@@ -92,12 +94,12 @@ impl WaitList {
         self.spare.push(claims);
     }
 
-    /// Returns true if one of the first `before` kernels is to run before a kernel with these claims.
+    /// Returns true if one of the first `before` kernels of the list must run before a kernel with these claims.
     fn conflicts(&self, before: usize, claims: &Claims) -> bool {
         self.waiters[..before].iter().any(|waiter| claims_conflict(&waiter.claims, claims))
     }
 
-    /// Returns the reservation of another thread for a word that these claims read.
+    /// Returns the index of a reservation of another thread for a word that these claims read.
     fn reservation(&self, claims: &Claims, parker: &Arc<Parker>) -> Option<usize> {
         let blocks = |reservation: &Reservation| {
             !Arc::ptr_eq(&reservation.owner, parker) && claims_read(claims, &reservation.claims)
@@ -105,7 +107,7 @@ impl WaitList {
         self.reservations.iter().position(blocks)
     }
 
-    /// Returns the reservation that blocks a kernel of the list.
+    /// Returns the index of the reservation that blocks a kernel of the list.
     fn reservation_before(&self, waiter: &Waiter) -> Option<usize> {
         let is_exempt = waiter.is_admitted || waiter.overtaken >= OVERTAKINGS;
         if is_exempt { None } else { self.reservation(&waiter.claims, &waiter.parker) }
@@ -163,7 +165,7 @@ impl WaitList {
         }
     }
 
-    /// Publishes which words the list contains.
+    /// Publishes the mask of the words that the list contains.
     pub(super) fn publish<A: Atomics>(&self) {
         let waiting = self.waiters.iter().map(|waiter| &waiter.claims);
         let claims = waiting.chain(self.reservations.iter().map(|reservation| &reservation.claims)).flatten();
@@ -171,7 +173,8 @@ impl WaitList {
     }
 }
 
-/// Returns true if both lists contain a word for which `counts` holds, given whether each of the two kernels writes it.
+/// Returns true if a word is in both lists and `counts` returns true for it. The arguments of `counts` are whether
+/// kernel `a` and kernel `b` write the word.
 fn claims_overlap(a: &Claims, b: &Claims, counts: impl Fn(bool, bool) -> bool) -> bool {
     let (mut i, mut k) = (0, 0);
     while let (Some(&(one, writes)), Some(&(other, also_writes))) = (a.get(i), b.get(k)) {
@@ -199,7 +202,7 @@ fn address<A: Atomics>(word: &BorrowWord<A>) -> usize {
     std::ptr::from_ref(word).addr()
 }
 
-/// Returns true if each written word occurs once.
+/// Returns true if each word that the kernel writes occurs only once.
 #[cold]
 pub(super) fn are_targets_unique<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) -> bool {
     let mut claims = Claims::new();
@@ -267,11 +270,12 @@ pub(super) fn wait<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) {
         list.publish::<A>();
         ticket
     });
-    // The reservation that blocks the kernel, and the number of the kernel's sleeps since it was found.
+    // The reservation that blocks the kernel, and how often the kernel has slept since this reservation began to block
+    // it.
     let (mut reserved, mut sleeps) = (None, 0);
     for attempt in 0.. {
-        // The list is locked during an attempt: no other kernel of the list finds a word taken by an attempt that
-        // fails, so such an attempt wakes no kernel.
+        // The list is locked during an attempt, so a failing attempt never makes an attempt of another kernel of the
+        // list fail, and need not wake a kernel.
         let is_acquired = A::with_waiters(|list| {
             if sleeps >= A::PATIENCE {
                 list.end_reservations(|reservation| Some(reservation.ticket) == reserved);
@@ -301,7 +305,7 @@ pub(super) fn wait<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) {
     }
 }
 
-/// Wakes the kernels whose turn it is and that wait for one of these words, if it is free.
+/// Wakes each kernel that waits for one of these words, if the word is free and it is the kernel's turn.
 #[cold]
 pub(super) fn wake<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) {
     let mut woken = Vec::new();
@@ -317,7 +321,7 @@ pub(super) fn wake<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) {
         }
         list.recycle(claims);
     });
-    // A thread may lose its core to one that it wakes. By then it has released the list.
+    // Waking a thread may cost this thread its core, so the list is unlocked first.
     woken.iter().for_each(|parker| parker.unpark());
 }
 
@@ -327,7 +331,7 @@ const OVERTAKINGS: usize = 3;
 /// The number of readers that may read reserved words between two writes.
 const ADMITTED: usize = 4;
 
-/// The number of pauses of a thread before it sleeps.
+/// The number of attempts after which a waiting thread sleeps instead of pausing.
 const PAUSES: usize = 4;
 
 /// The longest sleep. A release reads the mask of the list without a fence after it has freed a word, and so may miss a

@@ -17,7 +17,8 @@ impl Error {
         Error::file(op, path, reason_of(path, error, "the file does not exist: check the path"))
     }
 
-    /// Creates an [`Error::File`] for a file that cannot be written. "Not found" then refers to its directory.
+    /// Creates an [`Error::File`] for a file that cannot be written. The error "not found" then refers to the directory
+    /// of the file.
     #[cold]
     pub fn unwritable_file(op: &'static str, path: &Path, error: &io::Error) -> Error {
         Error::file(op, path, reason_of(path, error, "the directory does not exist: create it"))

@@ -11,7 +11,7 @@ pub(super) fn quoted(names: &[String]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the number of samples of a batch, if it is known.
+/// Formats the number of samples of a batch; empty if it is 0, which means unknown.
 pub(super) fn samples(count: usize) -> String {
     match count {
         0 => String::new(),
@@ -20,12 +20,12 @@ pub(super) fn samples(count: usize) -> String {
     }
 }
 
-/// Returns a text in parentheses after a space, if there is one.
+/// Returns the text in parentheses after a space; empty if there is no text.
 pub(super) fn in_parentheses(text: Option<&str>) -> String {
     text.map_or_else(String::new, |text| format!(" ({text})"))
 }
 
-/// Returns a text after a space, if there is one.
+/// Returns the text after a space; empty if there is no text.
 pub(super) fn after_space(text: Option<&str>) -> String {
     text.map_or_else(String::new, |text| format!(" {text}"))
 }
@@ -40,10 +40,10 @@ pub(super) fn axis_help(op: &str, rank: usize) -> String {
     }
 }
 
-/// Returns the indices that the operation accepts, or the help for an index that is not a class: a number that means
-/// "no class", such as PyTorch's −100, or one beyond the last class.
+/// Returns the indices that the operation accepts, or, for an index that is not a class, how to correct the call. Such
+/// an index means "no class", like PyTorch's −100, or is beyond the last class.
 ///
-/// An operation accepts negative indices, which count from the end, unless it is listed here.
+/// Operations that are not listed here accept negative indices, which count from the end.
 pub(super) fn index_help(op: &str, index: i64, len: usize) -> String {
     match op {
         "cross_entropy" | "nll_loss" if index < 0 => {
@@ -61,13 +61,16 @@ pub(super) fn index_help(op: &str, index: i64, len: usize) -> String {
         }
         "embedding_bag offsets" => "; offsets must ascend from 0 to at most the number of indices".to_string(),
         "multinomial" => "; a row of weights has an invalid weight or sum, or fewer positive weights than samples \
-            without replacement"
+            to draw without replacement"
             .to_string(),
         "masked_scatter" => {
             format!("; the mask has more than {len} true elements: the source must have one element for each of them")
         }
         // `narrow` reports the start or the end of the range.
-        "narrow" => format!("; start must be at least -{len}, and start + length at most {len}"),
+        "narrow" => format!(
+            "; start must be at least -{len}, and the range must end at or before {len}; a negative start counts from \
+             the end"
+        ),
         _ if len == 0 => "; the axis is empty".to_string(),
         "max_unpool1d" | "max_unpool2d" | "max_unpool3d" | "dataset" => format!("; indices must be in 0..{len}"),
         "rnn" | "gru" | "lstm" => format!("; lengths of sequences must be in 0..={}", len - 1),
@@ -75,7 +78,7 @@ pub(super) fn index_help(op: &str, index: i64, len: usize) -> String {
     }
 }
 
-/// Formats the node of a backward pass that produced a NaN, and the line of its forward call.
+/// Formats the name of the operation whose backward pass produced NaN, and the line that called the operation.
 pub(super) fn origin(node: Option<&str>, location: Option<&str>) -> String {
     match (node, location) {
         (None, _) => String::new(),
@@ -88,7 +91,7 @@ pub(super) fn origin(node: Option<&str>, location: Option<&str>) -> String {
     }
 }
 
-/// Returns a correction of the call whose result, or whose gradient, is NaN.
+/// Returns how to correct the call whose result or gradient is NaN.
 pub(super) fn domain_help(op: &str, node: Option<&str>) -> String {
     match node {
         None => format!("clamp() the inputs of `{op}` to finite values of its domain, or add an epsilon to them"),

@@ -60,7 +60,8 @@ fn help(missing: &[String], unexpected: &[String], wrong_shapes: &[WrongShape]) 
     help.into()
 }
 
-/// Returns the prefix that all unexpected names add to a missing name, if there is one: the prefix of a wrapper.
+/// Returns the prefix without which every unexpected name is one of the missing names: the prefix of a wrapper module.
+/// `None` if there is no such prefix.
 fn prefix<'a>(missing: &[String], unexpected: &'a [String]) -> Option<&'a str> {
     let first = missing.first()?;
     let prefix = unexpected.iter().find_map(|name| name.strip_suffix(first.as_str()))?;
@@ -68,7 +69,8 @@ fn prefix<'a>(missing: &[String], unexpected: &'a [String]) -> Option<&'a str> {
     (!prefix.is_empty() && unexpected.iter().all(is_missing)).then_some(prefix)
 }
 
-/// Returns true for names of a checkpoint: every checkpoint contains the number of steps and a generator.
+/// Returns true for names of a checkpoint: every checkpoint contains the number of steps and the state of a random
+/// generator.
 fn is_checkpoint(unexpected: &[String]) -> bool {
     let has_part = |part: &str| unexpected.iter().any(|name| name.starts_with(part));
     unexpected.iter().any(|name| name == "step") && (has_part(".generator.") || has_part("generator."))

@@ -17,8 +17,9 @@ pub(super) struct Builder {
     pub(super) derivative: bool,
     /// The expressions that the names of a derivative line stand for, by role.
     pub(super) named: [Vec<Expr>; 5],
-    /// True while a derivative is built that is differentiated again. Its rules avoid cancellation in derivatives of
-    /// every order; the rules of a first derivative are faster, but their higher derivatives cancel.
+    /// True while a derivative is built that is differentiated again. The rules for it avoid cancellation in
+    /// derivatives of every order. The rules for a first derivative are faster, but cause cancellation in higher
+    /// derivatives.
     pub(super) refined: bool,
 }
 
@@ -27,7 +28,7 @@ thread_local! {
     static SERIAL: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A guard that removes the current builder, even if the text of the formula panics.
+/// A guard that removes the current builder, even if the body of the formula panics.
 struct BuilderGuard;
 
 impl Drop for BuilderGuard {
@@ -44,7 +45,7 @@ impl Builder {
         Builder { serial, inputs, ..Builder::empty() }.resume(body)
     }
 
-    /// Creates a builder without inputs and nodes.
+    /// Creates a builder that has no inputs and no nodes.
     pub(super) fn empty() -> Builder {
         Builder {
             serial: 0,
@@ -104,7 +105,7 @@ impl Builder {
                 format!("{name} {number} does not exist here; only derivative lines can use `y` and `g`")
             })?,
         };
-        expr.id_in(self.serial).ok_or_else(|| "an Expr was used outside the formula that it was built for".into())
+        expr.id_in(self.serial).ok_or_else(|| "an Expr was used in a formula other than the one that created it".into())
     }
 
     /// Simplifies `node` and returns its index in the graph; an equal node is reused.
@@ -118,7 +119,8 @@ impl Builder {
         if let Some(id) = self.rewrite_value(node)? {
             return Ok(id);
         }
-        // Operands of a commutative primitive are looked up in one order but kept as written.
+        // Operands of a commutative primitive are looked up in a fixed order, but the node keeps the order in which
+        // they were written.
         let key = match node {
             FormulaNode::Binary(op, a, b) if op.is_commutative() && b < a => FormulaNode::Binary(op, b, a),
             other => other,
@@ -139,8 +141,8 @@ impl Builder {
         }
     }
 
-    /// Copies a graph into this builder, with `inputs` and `params` for its inputs and parameters. Returns the new
-    /// index of every node.
+    /// Copies a graph into this builder, with `inputs` and `params` in place of its inputs and parameters. Returns the
+    /// new index of every node.
     pub(super) fn import_graph(
         &mut self,
         graph: &Graph,

@@ -17,19 +17,21 @@ use std::sync::{Arc, OnceLock};
 pub struct Signature {
     /// The dtype of every input in memory.
     pub inputs: SmallVec<[DType; 4]>,
-    /// The promoted dtype of the numbers, which determines the compute type.
+    /// The promoted dtype of the number inputs, which determines the compute type.
     pub number: DType,
-    /// The dtype of every output in memory. If empty, outputs are `number`, `i64` or `bool` by their kind.
+    /// The dtype of every output in memory. If the list is empty, numbers are stored as `number`, indices as `i64` and
+    /// masks as `bool`.
     pub outputs: SmallVec<[DType; 2]>,
 }
 
 impl Signature {
-    /// Creates a signature with these inputs and the promoted dtype `number`; outputs have the dtypes of their kinds.
+    /// Creates a signature with these inputs and the promoted dtype `number`; each output has the dtype that follows
+    /// from its kind.
     pub fn new(inputs: impl IntoIterator<Item = DType>, number: DType) -> Signature {
         Signature { inputs: inputs.into_iter().collect(), number, outputs: SmallVec::new() }
     }
 
-    /// Returns the signature with these dtypes of the outputs.
+    /// Returns the signature with these output dtypes.
     #[must_use]
     pub fn with_output_dtypes(self, outputs: impl IntoIterator<Item = DType>) -> Signature {
         Signature { outputs: outputs.into_iter().collect(), ..self }
@@ -49,7 +51,7 @@ fn default_dtype(kind: ValueKind, number: DType) -> DType {
     }
 }
 
-/// The cache of compiled programs. Programs whose operands all have the same dtype are indexed by this dtype, without
+/// The cache of compiled programs. The programs of [`Formula::uniform_program`] are indexed by their dtype, without
 /// hashing or locking.
 #[derive(Default)]
 pub(super) struct Programs {
@@ -61,8 +63,8 @@ impl Formula {
     /// Returns the program for these dtypes.
     ///
     /// # Errors
-    /// `DTypeMismatch` if a primitive does not exist in the compute type; `InvalidArgument` if the
-    /// formula has more than 60,000 instructions, or the signature has another arity.
+    /// `DTypeMismatch` if a primitive does not exist in the compute type; `InvalidArgument` if the formula has more
+    /// than 60,000 instructions, or the numbers of inputs and outputs of the signature do not match the formula.
     pub fn program(&self, signature: &Signature) -> Result<&Arc<Program>> {
         let others = &self.inner.programs.others;
         match others.get(signature) {
@@ -71,7 +73,7 @@ impl Formula {
         }
     }
 
-    /// Returns the program whose number inputs and outputs are `dtype`, indices `i64` and masks `bool`.
+    /// Returns the program in which every number input or output is `dtype`, every index `i64` and every mask `bool`.
     ///
     /// # Errors
     /// The errors of [`Formula::program`].
@@ -138,8 +140,8 @@ fn compile(formula: &Formula, signature: &Signature) -> Result<Program> {
 }
 
 /// Returns the nodes in the order of their computation: the operands of the first row reductions, these reductions, the
-/// remaining operands of the next ones, and so on; the outputs come last. This minimizes the number of passes over a
-/// row.
+/// missing operands of the reductions that depend on them, and so on; the outputs are last. This minimizes the number
+/// of passes over a row.
 fn schedule(formula: &Formula) -> Vec<NodeId> {
     let graph = &formula.inner.graph;
     let mut level = vec![0; graph.len()];
@@ -272,7 +274,8 @@ impl Lowering<'_> {
             FormulaNode::Binary(op, ..) => self.binary(op, compute, id, args[0], args[1])?,
             FormulaNode::Select(..) => self.step(Op::Select, compute, id, &args),
             FormulaNode::MulAdd(..) if !compute.is_float() => {
-                // Integers do not round, so a multiplication and an addition give the result of a fused instruction.
+                // Integer arithmetic does not round, so a multiplication followed by an addition equals a fused
+                // instruction.
                 let product = self.binary(Binary::Mul, compute, id, args[0], args[1])?;
                 self.binary(Binary::Add, compute, id, product, args[2])?
             }
@@ -288,7 +291,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// Lowers a conversion. Parameters, literals and the row length are rounded once, from full width.
+    /// Lowers a conversion. A parameter, a literal or the row length is rounded only once, from full width.
     fn cast(&mut self, a: NodeId, from: Compute, to: Compute, id: NodeId) -> Result<Value> {
         Ok(match self.formula.inner.graph.node(a) {
             _ if from == to => self.value(a),
@@ -328,7 +331,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Lowers an operation on masks: + and max are *or*, · and min are *and*, false < true.
+    /// Lowers an operation on masks: + and max are *or*, · and min are *and*, and comparisons use false < true.
     fn logic(&mut self, op: Binary, id: NodeId, a: Value, b: Value) -> Result<Value> {
         use Binary::*;
         let mask = Compute::Mask;

@@ -5,8 +5,8 @@
 //! by its rule. The adjoint of a requested input is its gradient. The rules build expressions, so the gradient is also
 //! a formula.
 //!
-//! A per-row value that is combined with per-element values is broadcast along the row; its adjoint is the sum over the
-//! row. No other rule is needed for rows.
+//! A per-row value that is combined with per-element values is broadcast along the row; its adjoint is the sum of the
+//! contributions along the row. Apart from this and the rules of the row reductions, rows need no rule.
 
 use super::builder::Builder;
 use super::expr::Expr;
@@ -28,7 +28,7 @@ fn unary(op: Unary, x: Expr, y: Expr, g: Expr) -> Option<Expr> {
         Recip => -(g * y * y),
         Exp => g * y,
         Exp2 => LN_2 * (g * y),
-        // For x < 0, y + 1 would lose all digits.
+        // y + 1 would cancel for x < 0.
         Expm1 => g * x.exp(),
         Ln => g / x,
         Log2 => g / (LN_2 * x),
@@ -50,7 +50,7 @@ fn unary(op: Unary, x: Expr, y: Expr, g: Expr) -> Option<Expr> {
             4 * (g * (u.sigmoid() * (-u).sigmoid()))
         }
         Tanh => g * (1 - y * y),
-        // For large x, 1 is negligible compared with x², which could overflow.
+        // For large |x|, √(x² + 1) is |x| in `f64`, and x² could overflow.
         Asinh => g / x.abs().gt(NEGLIGIBLE_ONE).select(x.abs(), (1 + x * x).sqrt()),
         // The product of the roots could overflow, and its derivatives at 1 would be ∞ − ∞.
         Acosh => g / (x - 1).sqrt() / (x + 1).sqrt(),
@@ -70,7 +70,7 @@ fn unary(op: Unary, x: Expr, y: Expr, g: Expr) -> Option<Expr> {
     })
 }
 
-/// The smallest |x| for which √(x² + 1) is |x| in `f64`.
+/// A bound above which 1 is negligible compared with x²: √(x² + 1) is |x| in `f64`.
 const NEGLIGIBLE_ONE: f64 = 1073741824.0;
 
 /// Returns 2x·y − 2/√π. For large x, where the two terms cancel, the asymptotic series is used.
@@ -78,7 +78,7 @@ fn erfcx_slope(x: Expr, y: Expr) -> Expr {
     let is_large = x.gt(8.0);
     let large = is_large.select(x, 8.0);
     let u = 0.5 / (large * large);
-    // The sum of −(−u)ᵏ·1·3·..·(2k − 1); the term after the last is below the rounding error of `f64`.
+    // The sum of −(−u)ᵏ·1·3·..·(2k − 1); the first omitted term is below the rounding error of `f64`.
     let factor = |k: u32| (1..=k).map(|i| f64::from(2 * i - 1)).product::<f64>();
     let series = u * (1..14).rev().fold(factor(14) - u * factor(15), |series, k| factor(k) - u * series);
     is_large.select(-FRAC_2_SQRT_PI * series, 2 * x * y - FRAC_2_SQRT_PI)
@@ -133,7 +133,7 @@ pub(super) fn symmetric_product(node: FormulaNode, y: Expr) -> Option<(NodeId, E
 fn binary(op: Binary, [a, b]: [Expr; 2], y: Expr, g: Expr) -> [Option<Expr>; 2] {
     use Binary::*;
     let both = |da: Expr, db: Expr| [Some(da), Some(db)];
-    // The selected operand gets the full gradient; at ties each gets half.
+    // The selected operand receives the full gradient. If the operands are equal, each receives half.
     let wins = |loses: Expr, ties: Expr| Some(loses.select(0, ties.select(0.5 * g, g)));
     // The same function at the neighbouring orders: the derivative of a Bessel function is a combination of these.
     let (below, above) = (|| Expr::binary(op, a - 1, b), || Expr::binary(op, a + 1, b));
@@ -157,21 +157,22 @@ fn binary(op: Binary, [a, b]: [Expr; 2], y: Expr, g: Expr) -> [Option<Expr>; 2] 
         // of the scale.
         BesselJ => [None, Some(g * (0.5 * (below() - above())))],
         BesselY => {
-            // At 0 both functions are infinite. That of the higher order dominates, so the other counts as 0.
+            // At 0 both functions are infinite. The function of higher order dominates, so the other one counts as 0.
             let below = b.eq(0).select(0, Expr::binary(op, a - 1, b.eq(0).select(1, b)));
             [None, Some(g * (0.5 * (below - above())))]
         }
         BesselI => [None, Some(g * (0.5 * (below() + above())))],
         BesselIe => [None, Some(g * (0.5 * (below() + above()) - b.signum() * y))],
         BesselK => [None, Some(g * (-0.5 * (below() + above())))],
-        // At 0 all three functions are infinite. That of the highest order dominates, so y counts as 0.
+        // At 0 all three functions are infinite. The function of the highest order dominates, so y counts as 0.
         BesselKe => [None, Some(g * (b.eq(0).select(0, y) - 0.5 * (below() + above())))],
         FloorDiv | And | Or | Xor | Shl | Shr | Lt | Le | Gt | Ge | Eq | Ne => [None, None],
     }
 }
 
-/// Returns the adjoints b/(a² + b²) and −a/(a² + b²), and 0 with all derivatives at the origin. No square overflows or
-/// underflows: with the ratio t = small/large, a² + b² is large·(large + small·t).
+/// Returns the adjoints g·b/(a² + b²) and −g·a/(a² + b²); at the origin they and all their derivatives are 0. The
+/// squares could overflow or underflow, so they are not computed: if t = small/large is the ratio of the operands,
+/// large/(a² + b²) is 1/(large + small·t).
 fn atan2(a: Expr, b: Expr, g: Expr) -> [Option<Expr>; 2] {
     let b_is_larger = b.abs().ge(a.abs());
     let (large, small) = (b_is_larger.select(b, a), b_is_larger.select(a, b));
@@ -275,8 +276,8 @@ impl Formula {
         self.differentiate_as(request, present, false)
     }
 
-    /// Derives the gradient from which derivatives of order 2 and higher are derived; `None` if it is the gradient
-    /// itself.
+    /// Derives the gradient from which derivatives of order 2 and higher are derived; `None` if the ordinary gradient
+    /// serves for this too.
     pub(super) fn refined_gradient(&self, request: GradientRequest) -> Option<Gradient> {
         let refined = |(_, node): (NodeId, FormulaNode)| {
             matches!(node, FormulaNode::Unary(Unary::Sigmoid | Unary::Tanh | Unary::Erfcx, _))
@@ -302,7 +303,7 @@ impl Formula {
         save::gradient(self, request, &builder, &forward, &roots)
     }
 
-    /// Builds the nodes of the formula and of the requested gradients in the current builder.
+    /// Builds the nodes of the formula and of the requested gradients in the current builder, and returns both lists.
     fn sweep(&self, request: GradientRequest, present: u64, refined: bool) -> (Vec<NodeId>, Vec<NodeId>) {
         let inner = &*self.inner;
         let (n, m) = (inner.inputs.len(), inner.outputs.len());
@@ -339,13 +340,13 @@ impl Formula {
         (ids(&forward), ids(&sums))
     }
 
-    /// Returns the symbolic adjoint of every input; `None` if it is zero.
+    /// Returns the symbolic adjoint of every input; `None` for an adjoint that is zero.
     fn adjoints(&self, request: GradientRequest, forward: &[Expr], incoming: &[Option<Expr>]) -> Vec<Option<Expr>> {
         let inner = &*self.inner;
         let per_row = |id: NodeId| inner.graph.node_info(id).per_row;
         let reaches_input = self.active(request);
         let mut adjoint: Vec<Option<Expr>> = vec![None; inner.graph.len()];
-        // The contribution of a per-element use to a per-row value is summed over the row.
+        // If a per-row value is used by a per-element node, the contributions of all elements are summed over the row.
         let give = |adjoint: &mut Vec<Option<Expr>>, to: NodeId, g: Option<Expr>, used_per_row: bool| {
             let g = g.map(|g| if per_row(to) && !used_per_row { g.row_sum() } else { g });
             add(&mut adjoint[to.index()], g);
@@ -373,7 +374,8 @@ impl Formula {
         gradients
     }
 
-    /// Returns true for every number node that depends on a requested input without a declared derivative.
+    /// Returns, for each node, whether it is a number that depends on a requested input whose derivative is not
+    /// declared.
     fn active(&self, request: GradientRequest) -> Vec<bool> {
         let inner = &*self.inner;
         let mut active = vec![false; inner.graph.len()];

@@ -9,11 +9,11 @@ use crate::dtype::{DType, Element, Scalar};
 impl Formula {
     /// Evaluates the outputs for one row in `f64`; masks are 0 and 1, indices are integers.
     ///
-    /// Inputs have one value for each element, all of the same length. Per-row inputs and outputs have one value. A
+    /// A per-element input has one value for each element of the row; a per-row input or output has a single value. A
     /// formula without rows is evaluated element by element.
     ///
     /// # Panics
-    /// Panics if the lengths do not fit, or inputs or parameters are missing.
+    /// Panics if an input has the wrong length, or if the number of inputs or parameters is wrong.
     #[track_caller]
     pub fn evaluate(&self, inputs: &[&[f64]], params: &[f64]) -> Vec<Vec<f64>> {
         let per_element = self.inner.inputs.iter().zip(inputs).find(|(input, _)| !input.per_row);

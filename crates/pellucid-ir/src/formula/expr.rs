@@ -9,17 +9,18 @@ use std::ops;
 
 /// A value of the formula under construction: a `Copy` handle to its node.
 ///
-/// It is valid only inside the body of its formula ([`formula!`](crate::formula!) or
-/// [`Formula::new`](super::Formula::new)); anywhere else it panics. Operators and methods work as for numbers, with
-/// literals on either side: `0.5 * x * (1.0 + x.erf())`. An operation on a value of the wrong [`ValueKind`] panics with
-/// a text that names the conversion.
+/// A handle is valid only inside the body of its formula ([`formula!`](crate::formula!) or
+/// [`Formula::new`](super::Formula::new)); its use anywhere else panics. Operators and methods work as for numbers,
+/// with literals on either side: `0.5 * x * (1.0 + x.erf())`. An operation on a value of the wrong [`ValueKind`] panics
+/// with a text that names the conversion.
 #[derive(Clone, Copy)]
 pub struct Expr {
     builder: u32,
     node: u32,
 }
 
-/// The role of a name in a derivative line. A constant is the placeholder of a node that does not exist yet.
+/// The role of a name in a derivative line. The constant with this name is a placeholder for a node that does not exist
+/// yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum NameRole {
     Input,
@@ -30,7 +31,7 @@ pub(super) enum NameRole {
 }
 
 impl NameRole {
-    /// Builder numbers above this one denote roles.
+    /// Serial numbers of builders above this one denote roles.
     pub(super) const FIRST: u32 = u32::MAX - 5;
     const ALL: [NameRole; 5] =
         [NameRole::Input, NameRole::Param, NameRole::Output, NameRole::Gradient, NameRole::Refined];
@@ -145,11 +146,11 @@ impl Expr {
     }
 }
 
-/// A type that converts to an [`Expr`]: an [`Expr`], or a literal, which takes the kind of the other operand.
+/// A type that converts to an [`Expr`]: an [`Expr`], or a literal, which adopts the kind of the other operand.
 pub trait IntoExpr: Copy {
     /// Returns the kind, if it is known.
     fn kind(self) -> Option<ValueKind>;
-    /// Converts to an expression; a literal takes the kind `kind`.
+    /// Converts the value to an expression; a literal becomes a constant of kind `kind`.
     fn lift(self, kind: ValueKind) -> Expr;
 }
 
@@ -258,7 +259,7 @@ unary_methods! {
 
 macro_rules! binary_methods {
     ($($(#[$doc:meta])* $name:ident => $op:ident;)*) => {
-        // `rem`, `shl` and `shr` are operators too; as methods they also take literals of every type.
+        // `rem`, `shl` and `shr` are operators too; as methods they also accept literals of every type.
         #[allow(clippy::should_implement_trait)]
         impl Expr {$(
             $(#[$doc])*
@@ -322,8 +323,8 @@ impl Expr {
         self.le(0).select(0, self)
     }
 
-    /// x within [lo, hi], and `hi` where lo > hi; NaN stays NaN. The derivative is 1 on the closed
-    /// range and 0 beyond it.
+    /// x clamped to [lo, hi], and `hi` where lo > hi; NaN stays NaN. The derivative is 1 on the closed range and 0
+    /// outside it.
     #[track_caller]
     #[must_use]
     pub fn clamp(self, lo: impl IntoExpr, hi: impl IntoExpr) -> Expr {
@@ -353,14 +354,15 @@ impl Expr {
         (Expr::binary(Binary::Igamma, a, self), Expr::binary(Binary::Igammac, a, self))
     }
 
-    /// A Bessel function of integer order n (at most 30 for the modified ones): J, Y, I, K, or e^(−|x|)·I and eˣ·K.
+    /// A Bessel function of integer order n: J, Y, I or K, or the scaled e^(−|x|)·I or eˣ·K. For the modified functions
+    /// (I and K), n is at most 30.
     #[track_caller]
     #[must_use]
     pub fn bessel(self, function: Binary, n: impl IntoExpr) -> Expr {
         Expr::binary(function, n.lift(ValueKind::Number), self)
     }
 
-    /// `self ? a : b` for a mask. The derivative reaches only the selected operand, even if the other one is NaN.
+    /// `self ? a : b` for a mask. Only the selected operand receives a gradient, even if the other operand is NaN.
     #[track_caller]
     #[must_use]
     pub fn select(self, a: impl IntoExpr, b: impl IntoExpr) -> Expr {
@@ -396,7 +398,8 @@ impl Expr {
         self.apply1(&|a| FormulaNode::Cast(ValueKind::Mask, a))
     }
 
-    /// Rounds the number to a storage dtype and back. Fusion inserts it where a value would have been stored.
+    /// Rounds the number to a storage dtype and back. Fusion inserts this rounding where an intermediate value would
+    /// have been stored.
     #[track_caller]
     #[must_use]
     pub fn round_to(self, dtype: DType) -> Expr {
@@ -427,7 +430,7 @@ impl Expr {
         self.apply1(&|a| FormulaNode::RowReduce(RowOp::Min, a))
     }
 
-    /// The row's mean, Σx / n.
+    /// The row's mean, Σx / n for n elements.
     #[track_caller]
     #[must_use]
     pub fn row_mean(self) -> Expr {

@@ -19,8 +19,8 @@ impl GradientRequest {
     pub const MAX_INPUTS: usize = 16;
     /// The maximum number of outputs of one request.
     pub const MAX_OUTPUTS: usize = 15;
-    /// The bits of input 15 in output 14 without other outputs. `with` never creates this value, because outputs are
-    /// numbered without gaps.
+    /// The bits that add the gradient of input 15 into output 14, and no other gradient. `with` never creates this
+    /// value, because outputs are numbered without gaps.
     const ALONE: u64 = 15 << 60;
 
     /// Requests separate gradients of the first `inputs` inputs.
@@ -38,7 +38,7 @@ impl GradientRequest {
         }
     }
 
-    /// Returns the input that is requested alone, if it is beyond the 16th.
+    /// Returns the requested input if it is beyond the 16th, so that it is requested alone.
     #[inline(always)]
     fn single_input(self) -> Option<usize> {
         let input = (self.0 ^ GradientRequest::ALONE) as usize;
@@ -57,7 +57,7 @@ impl GradientRequest {
         GradientRequest(self.0 & !(15 << (4 * input)) | (output as u64 + 1) << (4 * input))
     }
 
-    /// Returns the output into which the gradient of `input` is added, if it is requested.
+    /// Returns the output into which the gradient of `input` is added; `None` if this gradient is not requested.
     #[inline]
     pub fn output_of(self, input: usize) -> Option<usize> {
         if let Some(single_input) = self.single_input() {
@@ -86,7 +86,7 @@ impl GradientRequest {
     }
 }
 
-/// The source of an input of a gradient formula.
+/// The value that an input of a gradient formula reads.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum GradientInput {
     /// An input of the formula, which must be saved.
@@ -103,7 +103,8 @@ pub struct Gradient {
     /// The gradient as a formula. `reads` lists the sources of its inputs; its outputs are the requested gradients, in
     /// order. Parameters keep their indices.
     pub formula: Formula,
-    /// The source of every input of `formula`: the needed inputs, then outputs, then incoming gradients, ascending.
+    /// The source of every input of `formula`: inputs of the differentiated formula, then its outputs, then incoming
+    /// gradients, each in ascending order.
     pub reads: Vec<GradientInput>,
     /// For each output of `formula`, the index of the first input whose gradient is added to it.
     pub first_inputs: SmallVec<[u8; 4]>,
@@ -127,7 +128,7 @@ impl Gradient {
         self.results[k] == GradientStructure::Zero
     }
 
-    /// Returns the incoming gradient that gradient `k` equals, in which case it needs no kernel.
+    /// Returns the output whose incoming gradient equals gradient `k`, which then needs no kernel; `None` otherwise.
     #[inline]
     pub fn passes(&self, k: usize) -> Option<usize> {
         match self.results[k] {
@@ -154,8 +155,9 @@ impl Formula {
         self.gradient_given(request, u64::MAX)
     }
 
-    /// Returns the gradient if some incoming gradients are missing and count as zero. Bit j of `present` is set if the
-    /// incoming gradient of output j is present; incoming gradients of outputs beyond the 64th are always present.
+    /// Returns the gradient for the case that some incoming gradients are missing and count as zero. Bit j of `present`
+    /// is set if the incoming gradient of output j is present; incoming gradients of outputs beyond the 64th are always
+    /// present.
     #[track_caller]
     #[inline]
     pub fn gradient_given(&self, request: GradientRequest, present: u64) -> &Gradient {

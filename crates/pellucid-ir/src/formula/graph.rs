@@ -84,8 +84,8 @@ impl NodeId {
 
 /// A constant of a formula, stored at full width and rounded once, to the compute type.
 ///
-/// Numbers are normalized to `Float` where an `f64` holds them exactly, so that `2` and `2.0` are
-/// one literal; two literals are equal if their bits are.
+/// A number is normalized to `Float` if an `f64` represents it exactly, so that `2` and `2.0` are one literal. Two
+/// literals are equal if their bits are equal.
 #[derive(Clone, Copy, Debug)]
 pub struct Literal {
     /// The value.
@@ -140,7 +140,7 @@ pub enum FormulaNode {
     Literal(Literal),
     /// A function of one value.
     Unary(Unary, NodeId),
-    /// A function of two values of one kind.
+    /// A function of two values of the same kind.
     Binary(Binary, NodeId, NodeId),
     /// `mask ? a : b`
     Select(NodeId, NodeId, NodeId),
@@ -190,7 +190,8 @@ impl FormulaNode {
         }
     }
 
-    /// Returns true if a program reads the node but does not compute it.
+    /// Returns true if a program reads the value instead of computing it: an input, a parameter, a literal or the row
+    /// length.
     pub fn is_leaf(&self) -> bool {
         matches!(self, FormulaNode::Input(_) | FormulaNode::Param(_) | FormulaNode::Literal(_) | FormulaNode::RowLength)
     }
@@ -328,8 +329,8 @@ impl Graph {
         NodeId::new(self.nodes.len() - 1)
     }
 
-    /// Returns the part of the graph that `roots` depend on, and the new indices of the roots. Nodes are renumbered
-    /// so that every value directly precedes its first use.
+    /// Returns the part of the graph that `roots` depend on, and the new indices of the roots. Nodes are renumbered in
+    /// depth-first order, so that a value is computed shortly before its first use.
     ///
     /// A node for which `leaf` returns a replacement is replaced, and its operands are dropped if nothing else needs
     /// them.

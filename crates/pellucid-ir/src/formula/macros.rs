@@ -17,13 +17,13 @@
 ///
 /// Inputs are numbers by default; other kinds are `c: mask`, `t: index`, `m: per_row` and `t: per_row index`. Run-time
 /// parameters follow a semicolon: `elu(x; alpha) = ..`. The body is an expression or a block; a tuple of expressions
-/// gives several outputs. A `d` line declares a derivative in terms of the inputs and parameters, the output `y` (`y0`,
-/// `y1`, .. of several), which is then saved, and its incoming gradient `g` (`g0`, `g1`, ..). The mask `refined` is
-/// true in the form from which derivatives of order 2 and higher are derived. These names are constants there, so a
-/// `let` in a `d` line must not reuse one.
+/// declares several outputs. A `d` line declares a derivative in terms of the inputs, the parameters, the output `y`,
+/// which is then saved, and its incoming gradient `g`. Several outputs are `y0`, `y1`, .., and their gradients `g0`,
+/// `g1`, .. The mask `refined` is true in the form from which derivatives of order 2 and higher are derived. In a `d`
+/// line these names are constants, so a `let` must not reuse one of them.
 ///
-/// **Anonymous**, built once per place in the source; the result is a `&'static Formula`. An optional name is used for
-/// printing: `formula!(swish |x; beta| ..)`.
+/// **Anonymous**, built once for each occurrence in the source; the result is a `&'static Formula`. An optional name is
+/// used for printing: `formula!(swish |x; beta| ..)`.
 ///
 /// ```
 /// # extern crate pellucid_ir as pellucid;
@@ -33,7 +33,7 @@
 /// assert_eq!(swish.evaluate(&[&[0.0]], &[1.0]), [[0.0]]);
 /// ```
 ///
-/// **Static**, named and built once per place in the source; the result is a `&'static Formula`:
+/// **Static**, named and built once for each occurrence in the source; the result is a `&'static Formula`:
 ///
 /// ```
 /// # extern crate pellucid_ir as pellucid;
@@ -43,7 +43,8 @@
 /// assert_eq!(relu.evaluate(&[&[-1.0, 2.0]], &[]), [[0.0, 2.0]]);
 /// ```
 ///
-/// A formula that is built only once cannot capture variables: pass varying values as inputs or parameters.
+/// An anonymous or static formula is built only once, so it cannot capture variables: pass varying values as inputs or
+/// parameters.
 #[macro_export]
 macro_rules! formula {
     (| $($rest:tt)*) => {
@@ -55,7 +56,7 @@ macro_rules! formula {
     };
 
     (static $($definition:tt)+) => {{
-        // A function pointer rejects captured variables, which would become constants.
+        // A function pointer cannot capture variables, whose values at the first use would become constants.
         static FORMULA: $crate::formula::LazyFormula =
             $crate::formula::LazyFormula::new(|| $crate::formula!($($definition)+));
         FORMULA.get()

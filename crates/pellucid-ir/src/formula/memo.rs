@@ -20,7 +20,7 @@ impl<K, V> Default for Memo<K, V> {
 }
 
 impl<K: PartialEq, V> Memo<K, V> {
-    /// Returns the value of `key`, if there is one.
+    /// Returns the value of `key`; `None` if there is none.
     #[inline]
     pub(super) fn get(&self, key: &K) -> Option<&V> {
         let mut list = self;

@@ -84,7 +84,8 @@ use unroll::TooWide;
 
 /// A mathematical function as data: outputs as functions of inputs and run-time parameters.
 ///
-/// A cheap, immutable handle. Gradients and compiled programs are derived once and cached in it.
+/// A formula is an immutable handle that is cheap to clone. Gradients and compiled programs are derived once and cached
+/// in the formula.
 #[derive(Clone)]
 pub struct Formula {
     inner: FormulaOwner,
@@ -116,14 +117,14 @@ struct FormulaData {
     param_names: Vec<String>,
     graph: Graph,
     outputs: Vec<Output>,
-    /// The declared derivative for each input.
+    /// The declared derivative with respect to each input, if there is one.
     declared: Vec<Option<Declared>>,
     is_row: bool,
     /// The order of the derivative; 0 for the formula itself.
     order: usize,
     /// Whether every input is a number.
     is_plain: bool,
-    /// The outputs among the first 64 that are numbers, as bits. Other outputs have no incoming gradient.
+    /// A mask of the number outputs among the first 64. Only number outputs have an incoming gradient.
     numbers: u64,
     gradients: Gradients,
     sums: Sums,
@@ -139,9 +140,9 @@ struct Declared {
     root: NodeId,
 }
 
-/// A function that writes the outputs of a formula. It is called once.
+/// A function that writes the outputs of a formula. It must be called only once.
 ///
-/// The vtable is smaller than that of `dyn FnMut`, and a program contains one for each of its formulas.
+/// Its vtable is smaller than the vtable of `dyn FnMut`, and an executable contains one vtable for each formula.
 trait FormulaBody {
     fn write(&mut self, inputs: &[Expr], params: &[Expr]) -> Vec<Expr>;
 }
@@ -153,7 +154,7 @@ impl<F: FnOnce(&[Expr], &[Expr]) -> Vec<Expr>> FormulaBody for Option<F> {
     }
 }
 
-/// A function that writes a derivative. It is called once.
+/// A function that writes a derivative. It must be called only once.
 trait DerivativeBody {
     fn write(&mut self, inputs: &[Expr], params: &[Expr], outputs: &[Expr], gradients: &[Expr]) -> Expr;
 }
@@ -239,7 +240,7 @@ impl Formula {
         Formula { inner: FormulaOwner::Counted(Arc::new(inner)) }
     }
 
-    /// Leaks the formula, so that its handles and the handles of its gradients need no reference count. Used for
+    /// Leaks the formula, so that its handles and the handles of its gradients need no reference count. This is for
     /// formulas in a `static`.
     #[must_use]
     pub fn leak(self) -> Formula {
@@ -254,7 +255,7 @@ impl Formula {
         matches!(self.inner, FormulaOwner::Leaked(_))
     }
 
-    /// Returns the formula with these names of inputs and parameters for printing.
+    /// Returns the formula with these names of its inputs and parameters, which only printing uses.
     #[must_use]
     pub fn with_names(self, inputs: &[&str], params: &[&str]) -> Formula {
         let to_strings = |names: &[&str]| names.iter().map(|n| n.to_string()).collect();
@@ -262,8 +263,8 @@ impl Formula {
         self.changed(|inner| (inner.input_names, inner.param_names) = (input_names, param_names))
     }
 
-    /// Returns the formula with a declared derivative for one input, which replaces the symbolic one. `body` writes it
-    /// in terms of inputs, parameters, outputs and incoming gradients.
+    /// Returns the formula with a declared derivative for one input, which replaces the symbolic derivative. `body`
+    /// writes the derivative in terms of inputs, parameters, outputs and incoming gradients.
     ///
     /// # Panics
     /// Panics if the input is not a number, or an expression of the derivative is invalid.
@@ -319,7 +320,7 @@ impl Formula {
         all
     }
 
-    /// Returns a changed formula with empty caches.
+    /// Returns the formula after `change`, with empty caches.
     fn changed(self, change: impl FnOnce(&mut FormulaData)) -> Formula {
         let mut inner = self.into_inner();
         change(&mut inner);
@@ -428,25 +429,25 @@ impl Formula {
         self.inner.order
     }
 
-    /// The maximum total of inputs, outputs and incoming gradients of a formula that can be differentiated.
+    /// The maximum total number of inputs, outputs and incoming gradients of a formula that can be differentiated.
     pub const MAX_DIFFERENTIABLE: usize = MAX_OPERANDS;
 
-    /// Returns true if `other` is a handle of the same formula; equal formulas that were built separately are
-    /// different.
+    /// Returns true if `other` is a handle of the same formula. Formulas that were built separately are different, even
+    /// if their graphs are equal.
     pub fn same(&self, other: &Formula) -> bool {
         std::ptr::eq(&*self.inner, &*other.inner)
     }
 }
 
-/// A formula of a `static`, which is built on first use.
+/// A formula in a `static`. It is built on first use.
 pub struct LazyFormula {
     formula: OnceLock<Formula>,
     build: fn() -> Formula,
 }
 
 impl LazyFormula {
-    /// Creates the formula that `build` returns. `build` is a function pointer, so that it captures no variables, which
-    /// would become constants.
+    /// Creates the formula that `build` returns. `build` is a function pointer, which cannot capture variables: their
+    /// values at the first use would become constants.
     pub const fn new(build: fn() -> Formula) -> LazyFormula {
         LazyFormula { formula: OnceLock::new(), build }
     }

@@ -8,9 +8,9 @@
 //! Σ c · ∂ᵅyⱼ/∂xᵅ (x, y)
 //! ```
 //!
-//! of a cotangent c with a partial derivative. Such a sum is a [`Contraction`]. Differentiating it
-//! again gives the same form: with respect to c the partial derivative is unchanged, with respect
-//! to xᵢ its multi-index α gains an i.
+//! of a cotangent c with a partial derivative. Such a sum is a [`Contraction`]. The derivative of a contraction is a
+//! contraction again: with respect to c the partial derivative is unchanged, with respect to xᵢ its multi-index α gains
+//! an i.
 //!
 //! Partial derivatives are found by forward mode, on one hash-consed graph that all orders share:
 //! a node has at most one tangent for each variable, so the terms of Leibniz' and Faà di Bruno's
@@ -18,8 +18,8 @@
 //! chapter 13). A saved output is a leaf whose tangent is known: ∂yⱼ/∂xᵢ is written in terms of the
 //! point as well.
 //!
-//! A declared derivative may differ from the symbolic one, for example at a bound. Mixed derivatives with respect to
-//! such a variable and others are therefore derived from the declared one.
+//! A declared derivative may differ from the symbolic one, for example at a bound. A mixed derivative with respect to
+//! variables with and without a declared derivative is therefore derived from the declared derivative.
 
 use super::Formula;
 use super::builder::Builder;
@@ -43,7 +43,7 @@ const MAX_NODES: usize = 400_000;
 pub struct Variables {
     /// Inputs whose gradients one gradient formula computes; its output k is the gradient with respect to variable k.
     pub together: GradientRequest,
-    /// Further inputs, as bits; each is a variable with a separate gradient formula.
+    /// A mask of further inputs. Each is a variable with a separate gradient formula.
     pub separate: u64,
 }
 
@@ -58,7 +58,8 @@ impl Variables {
         self == Variables::default()
     }
 
-    /// Returns the variable of an input, if it is one.
+    /// Returns the variable to which an input belongs; `None` if the formula is not differentiated with respect to the
+    /// input.
     pub fn variable_of(self, input: usize) -> Option<usize> {
         let separate = || {
             let below = self.separate & ((1u64 << input) - 1);
@@ -120,7 +121,7 @@ pub struct Contraction {
 /// The partial derivatives of a formula with respect to given variables, derived on demand.
 pub struct Partials {
     name: &'static str,
-    /// Inputs of the formula, and its outputs that a derivative may read.
+    /// The inputs of the formula, then the outputs that a derivative may read.
     leaves: Vec<Input>,
     inputs: usize,
     params: usize,
@@ -132,7 +133,7 @@ pub struct Partials {
 
 struct PartialTable {
     builder: Builder,
-    /// The variable of each input.
+    /// The variable to which each input belongs; `None` for an input without a variable.
     variable_of: Vec<Option<usize>>,
     /// Whether the derivative with respect to each variable is declared.
     is_declared: Vec<bool>,
@@ -157,7 +158,8 @@ impl Formula {
     }
 }
 
-/// Returns, for each variable, the gradient formula and its output that is the derivative.
+/// Returns, for each variable, the request of a gradient formula, and the output of this formula that is the derivative
+/// with respect to the variable.
 fn gradient_outputs(variables: Variables) -> Vec<(GradientRequest, usize)> {
     let together = (0..variables.together.outputs()).map(|k| (variables.together, k));
     let separate = (0..64).filter(|i| variables.separate >> i & 1 == 1).map(|i| (GradientRequest::for_input(i), 0));
@@ -211,7 +213,7 @@ impl Partials {
             if recompute && reads.iter().any(|r| matches!(r, GradientInput::Output(_))) {
                 reads = (0..n).map(GradientInput::Input).collect();
             }
-            // Higher derivatives read no values that were not saved for the first.
+            // Higher derivatives read only values that were saved for the first derivatives.
             let is_saved = |r: &GradientInput| match r {
                 GradientInput::Output(_) if recompute => reads.len() == n,
                 r => reads.contains(r),
@@ -261,7 +263,7 @@ impl Partials {
         self.table().builder.graph.len()
     }
 
-    /// Returns the name of the first derivative.
+    /// Returns the name of the first derivative, for messages.
     pub fn name(&self) -> &'static str {
         derivative_name(self.name)
     }
@@ -373,8 +375,8 @@ impl Partials {
     }
 }
 
-/// Returns c·d. If d is a `select` with a zero operand, c multiplies only the other operand, so that an infinite c
-/// gives no NaN where the derivative is zero.
+/// Returns c·d. If d is a `select` with a zero operand, c multiplies only the other operand, so that an infinite c does
+/// not produce NaN where the derivative is zero.
 fn scaled(c: Expr, d: Expr) -> Expr {
     let node = |e: Expr| Builder::with(|b| b.id(e).map(|id| (b.graph.node(id), b.constant(id))));
     match node(d) {
@@ -391,7 +393,7 @@ fn scaled(c: Expr, d: Expr) -> Expr {
     }
 }
 
-/// Returns the inputs that the roots depend on, ascending.
+/// Returns the indices of the inputs that the roots depend on, in ascending order.
 fn leaves_of(graph: &Graph, roots: &[NodeId]) -> Vec<u8> {
     let mut seen = vec![false; graph.len()];
     let mut stack = roots.to_vec();
@@ -414,7 +416,7 @@ impl PartialTable {
         if let Some(known) = self.partials.get(requested) {
             return Ok(*known);
         }
-        // Lower orders are derived first; all first derivatives exist from the start.
+        // Derivatives of lower orders are derived first; all first derivatives exist from the start.
         let mut sequence = requested.variables.clone();
         sequence.sort_by_key(|&variable| !self.is_declared[variable as usize]);
         let mut lower = Partial::first(requested.output as usize, sequence[0] as usize);

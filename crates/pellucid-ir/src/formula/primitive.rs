@@ -1,8 +1,9 @@
-//! The scalar primitives of formulas.
+//! The primitives of formulas.
 //!
-//! Each is a function of one, two or three numbers, rounded once in its compute type. Other functions are composed of
-//! them. A new primitive must improve the accuracy (`ln_1p`, `expm1`) or have no closed form in the others (`erf`,
-//! `digamma`).
+//! These are the functions of one and of two values, and the row reductions; `FormulaNode` adds selection, fused
+//! multiplication and addition, and conversions. Other functions are composed of primitives. A function is a primitive
+//! only if it is more accurate than its composition (`ln_1p`, `expm1`), or is not a composition of other primitives
+//! (`erf`, `digamma`).
 
 /// Unary functions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -12,7 +13,7 @@ pub enum Unary {
     Neg,
     /// |x|
     Abs,
-    /// −1, 0 or 1; NaN stays NaN, ±0 gives ±0.
+    /// −1, 0 or 1; NaN stays NaN, and ±0 stays ±0.
     Sign,
     /// Largest integer ≤ x.
     Floor,
@@ -112,7 +113,7 @@ pub enum Binary {
     Rem,
     /// aᵇ; for integers by repeated multiplication, wrapping, and 0 for negative b unless |a| = 1.
     Pow,
-    /// The angle of the point (b, a), in (−π, π].
+    /// The angle of the point (b, a), in [−π, π].
     Atan2,
     /// The larger operand; NaN if an operand is NaN.
     Max,
@@ -148,9 +149,10 @@ pub enum Binary {
     Or,
     /// Bitwise or logical exclusive or.
     Xor,
-    /// a · 2ᵇ on integers; 0 for a shift of the width or more, or a negative one.
+    /// a · 2ᵇ on integers; 0 if b is negative, or at least the width of the integer.
     Shl,
-    /// ⌊a / 2ᵇ⌋ on integers (arithmetic shift); a shift beyond the width counts as the width − 1.
+    /// ⌊a / 2ᵇ⌋ on integers (arithmetic shift); if b is negative, or at least the width of the integer, it counts as
+    /// the width − 1.
     Shr,
     /// Mask: a < b
     Lt,
@@ -335,7 +337,7 @@ impl Binary {
         matches!(self, Binary::Pow | Binary::Atan2 | Binary::Ldexp) || self.is_special()
     }
 
-    /// Returns true if a ∘ b and b ∘ a are bitwise equal.
+    /// Returns true if swapping the operands never changes a bit of the result.
     pub const fn is_commutative(self) -> bool {
         use Binary::*;
         matches!(self, Add | Mul | And | Or | Xor | Eq | Ne)

@@ -24,7 +24,7 @@ enum Precedence {
 
 struct Printer<'a> {
     formula: &'a Formula,
-    /// For each node, the expression that refers to it, and its precedence.
+    /// For each node, the text that refers to it (an expression or a name), and the precedence of this text.
     expressions: Vec<(String, Precedence)>,
 }
 

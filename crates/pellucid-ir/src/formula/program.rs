@@ -1,8 +1,8 @@
 //! Programs: formulas compiled for the dtypes of their inputs and outputs.
 //!
-//! A program is a short list of register instructions that a backend runs tile by tile over a
-//! broadcast index space, or row by row where it contains row reductions. It is pure data: the same
-//! program becomes a loop over SIMD kernels on the CPU and a shader on a GPU.
+//! A program is a short list of register instructions that a backend runs tile by tile over a broadcast index space, or
+//! row by row if it contains row reductions. It is pure data: the same program becomes a loop over SIMD kernels on the
+//! CPU and a shader on a GPU.
 
 use super::primitive::{Binary, RowOp, Unary};
 use crate::dtype::{Compute, DType, Scalar};
@@ -30,7 +30,7 @@ pub struct Program {
     /// The outputs and their conversions.
     pub outputs: Vec<Store>,
     is_row: bool,
-    /// The hash of everything that equality compares.
+    /// The hash of all fields that equality compares.
     digest: OnceLock<u64>,
     prepared: [OnceLock<Box<dyn Any + Send + Sync>>; BACKENDS],
 }
@@ -38,7 +38,7 @@ pub struct Program {
 /// The maximum number of instructions: backends number inputs, uniforms and results of instructions with 16 bits.
 pub(super) const MAX_STEPS: usize = 60_000;
 
-/// The number of backend kinds that can cache their own form of a program in it.
+/// The number of backend kinds. Each can cache its own form of a program in the program.
 const BACKENDS: usize = 3;
 
 /// An input: its dtype in memory and the type to which it is converted when it is loaded.
@@ -57,7 +57,7 @@ pub struct Load {
 pub struct Uniform {
     /// The source of the value.
     pub source: UniformSource,
-    /// The type to which the value is rounded, once.
+    /// The type to which the value is rounded. It is rounded only once.
     pub compute: Compute,
 }
 
@@ -92,7 +92,7 @@ pub enum Op {
     Unary(Unary),
     /// A binary function of one type.
     Binary(Binary),
-    /// `args[0] ? args[1] : args[2]`; the first is a mask, `compute` is the type of the others.
+    /// `args[0] ? args[1] : args[2]`; the first is a mask, and `compute` is the type of the other two.
     Select,
     /// a·b + c, rounded once.
     MulAdd,
@@ -102,7 +102,7 @@ pub enum Op {
     Round(DType),
     /// A reduction over the row; the destination is a row register.
     Reduce(RowOp),
-    /// The index of the element within the row, as `I64`; takes no operands.
+    /// The index of the element within the row, as `I64`; this operation has no operands.
     RowIndex,
 }
 
@@ -122,7 +122,7 @@ impl Op {
 pub struct Step {
     /// The operation.
     pub op: Op,
-    /// The type of its operands (for `Select` of the last two).
+    /// The type of its operands; for `Select`, the type of the last two.
     pub compute: Compute,
     /// The destination: a `Row` if all operands are uniforms or per-row values, otherwise a `Register`.
     pub into: InstructionOperand,
@@ -162,13 +162,14 @@ impl Program {
         Program { name, inputs, uniforms, steps, registers, row_registers, outputs, is_row, digest, prepared }
     }
 
-    /// Returns true if the program reduces over rows or uses positions within a row, and must run as `Row`.
+    /// Returns true if the program reduces over rows or uses positions within a row, so that it must run as a
+    /// [`Row`](crate::kernel::Row) kernel.
     #[inline]
     pub fn is_row(&self) -> bool {
         self.is_row
     }
 
-    /// Returns the bytes of `size` elements of the first output.
+    /// Returns the size in bytes of `size` elements of the first output.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] if the number of bytes does not fit `usize`.
@@ -178,8 +179,8 @@ impl Program {
         size.checked_mul(element).ok_or_else(Error::size_overflow)
     }
 
-    /// Returns the form of this program that backend kind `backend` (0 CPU, 1 wgpu, 2 CUDA) caches in it; `make`
-    /// creates it on first use. A backend must always use the same `T`.
+    /// Returns the backend's own form of this program, which is cached in the program; `make` creates it on first use.
+    /// `backend` is the kind of the backend: 0 for CPU, 1 for wgpu, 2 for CUDA. A backend must always use the same `T`.
     #[inline]
     pub fn prepared<T: Any + Send + Sync>(&self, backend: usize, make: impl FnOnce() -> T) -> &T {
         let form = self.prepared[backend].get_or_init(|| Box::new(make()));

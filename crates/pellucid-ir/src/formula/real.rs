@@ -1,7 +1,7 @@
 //! The functions of expressions, and a trait for generic code over expressions and numbers.
 //!
-//! Macros list every function once. [`Expr`] has them as methods and [`Real`] as trait methods, so a generic function
-//! can be used both as a formula and as a scalar function:
+//! Macros list every function once. The functions are methods of [`Expr`] and of the trait [`Real`], so a generic
+//! function can be used both as a formula and as a scalar function:
 //!
 //! ```
 //! # extern crate pellucid_ir as pellucid;
@@ -115,11 +115,11 @@ macro_rules! each_binary {
         $go! {
             /// aᵇ
             pow => Pow;
-            /// The angle of the point (other, self), in (−π, π].
+            /// The angle of the point (other, self), in [−π, π].
             atan2 => Atan2;
-            /// The larger, NaN if either is; at ties the derivative is split evenly.
+            /// The larger operand, NaN if either operand is NaN; at ties the derivative is split evenly.
             max => Max;
-            /// The smaller, NaN if either is; at ties the derivative is split evenly.
+            /// The smaller operand, NaN if either operand is NaN; at ties the derivative is split evenly.
             min => Min;
             /// a with the sign of b.
             copysign => Copysign;
@@ -233,7 +233,7 @@ macro_rules! real_trait {
             /// a·b + c, rounded once.
             #[must_use]
             fn mul_add(self, a: impl Argument<Self>, b: impl Argument<Self>) -> Self;
-            /// x within [lo, hi]; NaN stays NaN.
+            /// x clamped to [lo, hi]; NaN stays NaN.
             #[must_use]
             fn clamp(self, lo: impl Argument<Self>, hi: impl Argument<Self>) -> Self {
                 let raised = self.lt(lo).select(lo, self);
@@ -291,7 +291,7 @@ impl Real for Expr {
     }
 }
 
-/// Implements [`Real`] for a float type by the functions of the scalar evaluator, rounded to the type.
+/// Implements [`Real`] for a float type: the functions of the scalar evaluator, with results rounded to the type.
 macro_rules! plain_real {
     ($t:ty, |$x:ident| $wide:expr, |$y:ident| $narrow:expr) => {
         impl Real for $t {

@@ -63,7 +63,7 @@ impl RegisterFile {
 
 /// Chooses the order of the instructions, and assigns a register to every value.
 ///
-/// The CPU backend fuses an instruction with the next one if the next one reads its result, and registers occupy
+/// The CPU backend fuses an instruction with the next one if the next one reads its result, and its registers occupy
 /// cache. The instructions are ordered depth first if this order needs no more registers and has no fewer such pairs
 /// than the draft. Drafts with row reductions keep their order, which minimizes the passes over a row.
 pub(super) fn allocate(draft: &UnallocatedProgram, outputs: Vec<(Value, Store)>) -> Allocated {
@@ -89,8 +89,8 @@ fn linked_pairs(draft: &UnallocatedProgram, order: &[usize]) -> usize {
     order.windows(2).filter(|pair| operands(&draft.steps[pair[1]]).any(|s| s == pair[0])).count()
 }
 
-/// Returns the instructions that the outputs depend on, depth first. Of several operands, the one whose computation
-/// needs more registers comes first (Sethi & Ullman 1970).
+/// Returns the instructions that the outputs depend on, depth first. Among the operands of an instruction, the operand
+/// whose computation needs the most registers comes first (Sethi & Ullman 1970).
 fn depth_first(draft: &UnallocatedProgram, outputs: &[(Value, Store)]) -> Vec<usize> {
     let mut needed = vec![0; draft.steps.len()];
     let by_registers = |step: &UnallocatedStep, needed: &[usize]| {
@@ -126,7 +126,7 @@ fn depth_first(draft: &UnallocatedProgram, outputs: &[(Value, Store)]) -> Vec<us
 /// registers.
 ///
 /// A result gets its register before the registers of its operands become free, so it never shares one with them.
-/// Numbers beyond 16 bits wrap here: the caller checks the number of instructions.
+/// Register numbers beyond 16 bits wrap here, because the caller rejects programs with too many instructions.
 fn assign(draft: &UnallocatedProgram, order: &[usize], outputs: &[(Value, Store)]) -> Allocated {
     let mut last_read = vec![0; draft.steps.len()];
     for &i in order {

@@ -8,7 +8,7 @@ use super::expr::Expr;
 /// ½·ln 2π.
 pub const HALF_LN_2PI: f64 = 0.918_938_533_204_672_7;
 
-/// The smallest argument for which the asymptotic series have the precision of `f64`.
+/// The argument from which on the asymptotic series have the precision of `f64`.
 pub const SERIES_BEGIN: f64 = 10.0;
 
 /// The Bernoulli numbers B₂, B₄, .., B₁₆.
@@ -56,14 +56,14 @@ pub fn next_digamma_minus_log(x: Expr) -> Expr {
     is_large.select(remainder_slope(large) + 0.5 * large.recip(), (small + 1.0).digamma() - small.ln())
 }
 
-/// Returns the mask x ≥ 10, then x for functions of x ≥ 10 and for functions of smaller x. Elements that the mask does
-/// not select are replaced.
+/// Returns the mask x ≥ 10, then x with the elements below 10 replaced by 10, then x with the elements from 10 on
+/// replaced by 1. Functions for either range are thus finite for all elements.
 fn split(x: Expr) -> (Expr, Expr, Expr) {
     let is_large = x.ge(SERIES_BEGIN);
     (is_large, is_large.select(x, SERIES_BEGIN), is_large.select(1.0, x))
 }
 
-/// The largest |u| for which ln(1 + u) is computed from u.
+/// The bound of |u| below which ln(1 + u) is computed from u instead of 1 + u.
 const MAX_SERIES_ARGUMENT: f64 = 0.25;
 
 /// Returns ln(1 + u) − u for 1 + u = `ratio` > 0, without cancellation. `ratio` is read where u is not near 0.

@@ -1,9 +1,9 @@
 //! Chooses the values that a gradient reads, which the forward pass must save.
 //!
 //! A subexpression of the gradient that equals an output may be read (the output is saved) or recomputed from the
-//! inputs. All subsets of outputs are tried. The best one recomputes the fewest expensive primitives, then saves the
-//! fewest bytes, then has the fewest instructions. For example exp, tanh and sigmoid read their output, and x² its
-//! input.
+//! inputs. All subsets of the first [`MAX_CHOICES`] outputs are tried. The best subset recomputes the fewest expensive
+//! primitives, then saves the fewest bytes, then has the fewest instructions. For example, the gradients of exp, tanh
+//! and sigmoid read the output, and the gradient of x² reads the input.
 
 use super::builder::Builder;
 use super::gradient::{Gradient, GradientInput, GradientRequest, GradientStructure};
@@ -80,7 +80,8 @@ pub(super) fn gradient(
     Gradient { formula, reads: reads.collect(), first_inputs: request.first_inputs(), results }
 }
 
-/// The nodes reached from the roots if the nodes in `saved` are read instead of computed.
+/// The nodes that are computed for the roots, and the inputs that are read, if the nodes in `saved` are read instead of
+/// computed.
 struct ReachableNodes {
     nodes: HashSet<NodeId>,
     reads: BTreeSet<usize>,

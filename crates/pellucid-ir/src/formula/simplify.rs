@@ -28,7 +28,7 @@ impl Builder {
             },
             FormulaNode::Binary(Mul | Div, a, b) if one(self, b) => a,
             FormulaNode::Binary(Mul, a, b) if one(self, a) => b,
-            // The square is the power 2, rounded once.
+            // x² is x·x, rounded once.
             FormulaNode::Binary(Pow, a, b) if self.constant(b) == Some(2.0) => {
                 self.node(FormulaNode::Binary(Mul, a, a))?
             }
@@ -46,7 +46,7 @@ impl Builder {
                 _ => return Ok(None),
             },
             FormulaNode::Cast(kind, a) if self.graph.node_info(a).kind == kind => a,
-            // Reductions of a row of equal values.
+            // The maximum or minimum of equal values is the value.
             FormulaNode::RowReduce(RowOp::Max | RowOp::Min, a) if self.graph.node_info(a).per_row => a,
             FormulaNode::RowReduce(RowOp::Sum, a) if self.graph.node_info(a).per_row => {
                 let length = self.node(FormulaNode::RowLength)?;
@@ -57,8 +57,8 @@ impl Builder {
         }))
     }
 
-    /// Applies the rewrites of derivatives, by the algebra of real numbers: removes 0 and ±1, moves signs outwards so
-    /// that they cancel, and collects constant factors.
+    /// Applies the rewrites of derivatives, by the algebra of real numbers: removes terms 0 and factors ±1, moves signs
+    /// outwards so that they cancel, and collects constant factors.
     pub(super) fn rewrite_derivative(&mut self, node: FormulaNode) -> Rewrite {
         use Binary::{Add, Div, Mul, Pow, Sub};
         if !matches!(
@@ -153,7 +153,7 @@ impl Builder {
         self.literal(Literal::new(Scalar::Float(value), ValueKind::Number))
     }
 
-    /// Returns u if the node is −u and not a literal.
+    /// Returns u if the node is −u; `None` for other nodes and for literals.
     fn negated(&self, id: NodeId) -> Option<NodeId> {
         match self.graph.node(id) {
             FormulaNode::Unary(Unary::Neg, u) => Some(u),
@@ -161,7 +161,7 @@ impl Builder {
         }
     }
 
-    /// Returns (u, c) if the node is u·c with a literal c.
+    /// Returns (u, c) if the node is u·c with a literal number c.
     fn factor(&self, id: NodeId) -> Option<(NodeId, f64)> {
         match self.graph.node(id) {
             FormulaNode::Binary(Binary::Mul, u, c) if self.constant(c).is_some() => self.constant(c).map(|c| (u, c)),
@@ -170,7 +170,7 @@ impl Builder {
         }
     }
 
-    /// Returns c·u, with the constant factors of u multiplied into c.
+    /// Returns c·u. A sign and literal factors of u are multiplied into c.
     fn scaled(&mut self, u: NodeId, c: f64) -> Result<NodeId, String> {
         if let Some(x) = self.constant(u) {
             return Ok(self.number(c * x));
@@ -216,10 +216,10 @@ fn fold(op: Binary, x: f64, y: f64) -> f64 {
     }
 }
 
-/// Returns `x ∘ y` if it is the same in every compute type.
+/// Returns the result of `op` for two literals if it is the same in every compute type.
 ///
 /// Both operands must be exact in `f32`. Rounding the `f64` result to `f32` then equals the `f32` result (53 ≥ 2·24 + 2
-/// bits; Figueroa 1995) if it is a normal number. Below 2²⁴ no integer type wraps.
+/// bits; Figueroa 1995) if it is a normal number. Below 2²⁴ no integer compute type wraps.
 fn fold_exactly(op: Binary, x: f64, y: f64) -> Option<f64> {
     let single = |v: f64| (v as f32) as f64 == v;
     if !matches!(op, Binary::Add | Binary::Sub | Binary::Mul | Binary::Div) || !single(x) || !single(y) {

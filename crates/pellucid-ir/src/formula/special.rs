@@ -145,8 +145,8 @@ fn bool_to_f64(b: bool) -> f64 {
     b as u8 as f64
 }
 
-/// Returns y such that erf(y) = x: Giles' single-precision polynomial (2010), then two steps of Halley's method on
-/// erfc, whose argument 1 − |x| is exact where erf is flat.
+/// Returns y such that erf(y) = x: Giles' single-precision polynomial (2010), then two steps of Halley's method. Where
+/// erf is flat, the steps solve erfc(y) = 1 − |x|, whose right side is exact.
 fn erfinv(x: f64) -> f64 {
     let q = 1.0 - x.abs();
     if x == 0.0 || q.is_nan() || q <= 0.0 {
@@ -220,7 +220,8 @@ fn ndtr(x: f64) -> f64 {
     if (-40.0..-1.0).contains(&x) { corrected } else { 0.5 * libm::erfc(t) }
 }
 
-/// Returns y such that Φ(y) = x, by Newton's method on ln Φ from the left, because ln Φ is concave.
+/// Returns y such that Φ(y) = x, by Newton's method on ln Φ. It starts from the left of y and converges, because ln Φ
+/// is concave.
 fn ndtri(x: f64) -> f64 {
     match x {
         0.0 => return f64::NEG_INFINITY,
@@ -238,8 +239,8 @@ fn ndtri(x: f64) -> f64 {
     y
 }
 
-/// Returns Hurwitz' ζ, as the sum over k < 1000 and the Euler–Maclaurin remainder. For integer s it is a polygamma
-/// function up to a factor.
+/// Returns Hurwitz' ζ(s, q): the sum over k < 1000 plus the Euler–Maclaurin remainder. For q < 0 it is defined only for
+/// integer s.
 fn zeta(s: f64, q: f64) -> f64 {
     if s <= 1.0 || s.is_nan() || q.is_nan() {
         return if s == 1.0 { f64::INFINITY } else { f64::NAN };
@@ -271,7 +272,8 @@ fn igamma(a: f64, x: f64) -> f64 {
     (1..=steps).map(|k| weight(k) * density(k)).sum::<f64>() * width / 3.0
 }
 
-/// Returns e^(−|x|)·I_n(x), the mean over θ of e^(x·cos θ − |x|)·cos nθ. The trapezoidal rule has full precision here.
+/// Returns e^(−|x|)·I_n(x), the mean over θ of e^(x·cos θ − |x|)·cos nθ. For this periodic function the trapezoidal
+/// rule has full precision.
 fn bessel_ie(n: f64, x: f64) -> f64 {
     let points = 100 + (20.0 * x.abs().min(1e6).sqrt()) as usize;
     let value = |k: usize| {

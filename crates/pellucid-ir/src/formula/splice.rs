@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 /// A builder that joins programs into one.
 #[derive(Default)]
 pub struct Splice {
-    /// The loads so far, each with the number of the array that it reads.
+    /// The loads of the program so far, each with the number of the array that it reads.
     loads: Vec<(usize, Load)>,
     uniforms: Vec<Uniform>,
     params: Vec<Scalar>,
@@ -71,7 +71,7 @@ impl Splice {
         self.load_as(array, Load { storage: dtype, compute: dtype.compute(), per_row: false }, dtype)
     }
 
-    /// Adds an array as an input of the program whose value would have been stored as `storage`.
+    /// Adds an array as an input of the program. A part that reads the value treats it as stored in dtype `storage`.
     pub fn load_as(&mut self, array: usize, load: Load, storage: DType) -> SplicedValue {
         SplicedValue { value: self.input(array, load), compute: load.compute, storage, per_row: false }
     }
@@ -167,7 +167,7 @@ impl Splice {
             self.loads.push((array, load));
             self.loads.len() - 1
         });
-        // The number wraps beyond 255; `finish` checks the count.
+        // The number of an input wraps beyond 255; `finish` rejects programs with more inputs.
         Value::Input(position as u8)
     }
 
@@ -208,19 +208,19 @@ impl Splice {
         self.draft.push(op, compute, args, op.result(compute), per_row)
     }
 
-    /// Returns the value of `stored` after storing it and loading it as `load`, or the reason why no instruction can
-    /// compute it.
+    /// Returns the value that a program would load as `load` if `stored` had been stored, or the reason why no
+    /// instruction can compute this value.
     fn reload(&mut self, stored: SplicedValue, load: &Load) -> Result<Value, &'static str> {
         if load.per_row && !stored.per_row {
-            return Err("a per-row input would be computed for every element");
+            return Err("an input with one value per row would have one value per element");
         }
         let (from, to) = (stored.compute, load.compute);
         let exact = from.storage() == stored.storage;
         let is_float_rounding = from.is_float() && stored.storage.is_float();
         if !exact && !is_float_rounding {
-            return Err("an integer would wrap when it is stored in between");
+            return Err("the intermediate value is an integer that would wrap when stored");
         }
-        // The compute type of the value.
+        // The value and its current compute type.
         let (mut value, mut compute) = (stored.value, from);
         let mut convert = |splice: &mut Splice, value: Value, to: Compute| match (compute == to, value) {
             (true, _) => Ok(value),
@@ -258,7 +258,7 @@ impl Op {
 }
 
 impl Program {
-    /// Returns the program whose inputs and outputs have one value for each row.
+    /// Returns this program with inputs and outputs that have one value for each row.
     pub fn with_per_row_operands(&self) -> Program {
         let inputs = self.inputs.iter().map(|load| Load { per_row: true, ..*load }).collect();
         let outputs = self.outputs.iter().map(|store| Store { per_row: true, ..*store }).collect();

@@ -1,8 +1,8 @@
 //! Unrolling of row formulas into elementwise formulas and reductions.
 //!
-//! The derivatives of a row formula are row formulas with one more input for every order. An unrolled
-//! formula is a composition of operations whose derivatives do not grow: elementwise formulas
-//! (see [`Partials`](super::Partials)) and sums over the axes of a row. Derivatives of the third and higher orders are
+//! The derivatives of a row formula are row formulas with one more input for every order. An unrolled formula is a
+//! composition of operations whose derivatives do not gain inputs: elementwise formulas (see
+//! [`Partials`](super::Partials)) and sums over the axes of a row. Derivatives of the third and higher orders are
 //! derived from it.
 
 use super::Formula;
@@ -60,7 +60,7 @@ impl Formula {
             let (order, wide) = (self.order() + 1, wide.0);
             let reason = format!(
                 "its derivative of order {order} combines {wide} inputs and reductions in one expression; \
-                 {MAX_LEAVES} can be differentiated: split the formula into several operations"
+                 at most {MAX_LEAVES} are possible; split the formula into several operations"
             );
             Error::invalid(self.name(), reason)
         })
@@ -70,7 +70,7 @@ impl Formula {
 /// The maximum number of values that one part may read.
 const MAX_LEAVES: usize = 64;
 
-/// The error of a part that would read too many values.
+/// The error for a part that would read too many values, with their number.
 #[derive(Clone, Copy)]
 pub(super) struct TooWide(usize);
 

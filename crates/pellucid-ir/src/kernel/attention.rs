@@ -19,14 +19,14 @@ pub enum AttentionPart {
 
 /// Scaled dot-product attention, O = softmax(scale·Q·Kᵀ + M)·V for every head (Vaswani et al. 2017), or its gradient.
 ///
-/// It is a family of its own because the score matrix is large and short-lived. The scores of a block of queries stay
-/// in the cache, and masked scores of `causal` attention are not computed. The backward pass recomputes the scores from
-/// λ = ln Σ exp of each row (Dao et al., FlashAttention, 2022).
+/// It is a family of its own because the score matrix is large and is needed only temporarily. The scores of a block of
+/// queries stay in the cache, and masked scores of `causal` attention are not computed. The backward pass recomputes
+/// the scores from λ = ln Σ exp of each row (Dao et al., FlashAttention, 2022).
 ///
 /// Queries are `[N, H, L, E]`, keys `[N, G, S, E]`, values `[N, G, S, D]`. G divides H, and H/G neighbouring heads
-/// share keys and values (Ainslie et al. 2023). Arrays are `f32` or `f64`; outputs are contiguous along their last
-/// axis. A mask M is `[N, H, L, S]`: values of the same dtype that are added to the scores, or booleans that are true
-/// for visible keys. For a query without visible keys the output is 0 and λ = ∞.
+/// share keys and values (Ainslie et al. 2023). All arrays are `f32` or all are `f64`; outputs are contiguous along
+/// their last axis. A mask M is `[N, H, L, S]`: values of the same dtype that are added to the scores, or booleans that
+/// are true for visible keys. For a query without visible keys the output is 0 and λ = ∞.
 ///
 /// **Result**: the inputs are Q, K, V, and the mask if `masked`; the outputs are O `[N, H, L, D]` and λ `[N, H, L]`.
 ///
@@ -81,7 +81,7 @@ impl Attention {
     pub const V: usize = 2;
     /// The index of the input Ω, the gradient of O.
     pub const GRADIENT: usize = 3;
-    /// The index of the input O of the gradient.
+    /// The index of the input O, which only the gradient reads.
     pub const RESULT: usize = 4;
     /// The index of the input λ.
     pub const LOG_SUMS: usize = 5;
@@ -95,7 +95,7 @@ impl Attention {
         arrays + usize::from(self.masked)
     }
 
-    /// Returns the mask, the last input.
+    /// Returns the mask, which is the last input; `None` if there is no mask.
     pub fn mask<'o, O>(&self, inputs: &'o [O]) -> Option<&'o O> {
         inputs.last().filter(|_| self.masked)
     }
@@ -108,7 +108,8 @@ impl Attention {
         }
     }
 
-    /// Returns all sizes, read from queries, keys and values; `None` if these have wrong ranks or G does not divide H.
+    /// Returns all sizes, which it reads from the shapes of Q, K and V; `None` if a rank is wrong or G does not divide
+    /// H.
     pub fn sizes(&self, inputs: &[Meta]) -> Option<AttentionSizes> {
         let [q, k, v, ..] = inputs else { return None };
         let (&[batch, heads, queries, qk_width], &[_, kv_heads, keys, _], &[.., v_width]) =
@@ -120,7 +121,7 @@ impl Attention {
         fits.then_some(AttentionSizes { batch, heads, kv_heads, queries, keys, qk_width, v_width })
     }
 
-    /// Returns the number of pairs of a query and a key that it may attend to.
+    /// Returns the number of pairs of a query and a key that `causal` lets it attend to.
     pub fn pairs(&self, sizes: &AttentionSizes) -> u64 {
         let AttentionSizes { batch, heads, queries, keys, .. } = *sizes;
         let (l, s) = (queries as u64, keys as u64);
@@ -138,7 +139,8 @@ impl Attention {
             Error::shapes(
                 "attention",
                 inputs.iter().map(|m| &m.shape),
-                "the inputs must have the shapes documented at `kernel::Attention`",
+                "the inputs must be Q [N, H, L, E], K [N, G, S, E] and V [N, G, S, D], where G divides H, and then the inputs \
+                 that `kernel::Attention` documents",
             )
         };
         let sizes = self.sizes(inputs).filter(|_| inputs.len() == self.inputs()).ok_or_else(shape_error)?;
@@ -188,7 +190,7 @@ impl Family for Attention {
     }
 
     fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {
-        // The kernels store vectors along the last axis of an output.
+        // Backends store vectors along the last axis of an output.
         let is_dense =
             |layout: &Layout| layout.shape().last().is_none_or(|&len| len <= 1) || layout.strides().last() == Some(&1);
         let rule = "the outputs must have the shapes and dtypes inferred from the inputs and be contiguous along the last axis";

@@ -2,7 +2,7 @@
 
 use crate::shape::Shape;
 
-/// A set of axes, bit k for axis k.
+/// A set of axes; bit k represents axis k.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct AxisSet(pub u64);
 

@@ -4,7 +4,7 @@ use super::{Family, FamilyInfo, KernelOperand, Meta, Window};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
-/// The array that a [`Conv`] computes from the two others.
+/// The array that a [`Conv`] computes from the other two arrays.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ConvPart {
     /// y from x and w: a cross-correlation.
@@ -25,7 +25,7 @@ impl ConvPart {
         }
     }
 
-    /// Returns x, w and y, for the inputs in this order and the output.
+    /// Returns `[x, w, y]` from the two inputs, which are in the same order, and the output.
     pub fn sorted<T>(self, [a, b]: [T; 2], output: T) -> [T; 3] {
         match self {
             ConvPart::Input => [output, a, b],
@@ -35,20 +35,22 @@ impl ConvPart {
     }
 }
 
-/// One partial derivative of the trilinear form
-/// `T(x, w, y) = Σ x[n, c, s·o + d·t − b] · w[k, c, t] · y[n, k, o]`.
+/// One partial derivative of the trilinear form `T(x, w, y) = Σ x[n, c, s·o + d·t − b] · w[k, c, t] · y[n, k, o]` with
+/// stride s, dilation d and b elements of padding before x. The sum is over all indices.
 ///
 /// x is `[n, channels, z, y, x]`, w `[outputs, channels / groups, taps..]`, y `[n, outputs, z, y, x]`. Outputs and
 /// channels are split into `groups` groups; group g of y depends only on group g of x. The form is linear in each of
-/// the three arrays, so each [`ConvPart`] is a derivative of the others, and its derivatives belong to the same family.
+/// the three arrays, so its derivative with respect to one array is a function of the two others ([`ConvPart`]), and
+/// the derivatives of this function belong to the same family.
 ///
 /// The two inputs come in the order x, w, y. The caller chooses the shape of the output; positions outside x count as 0
-/// and are never read. All arrays have the same dtype; `f16` and `bf16` accumulate in `f32`, and the output
-/// may have dtype `f32`, which is then not rounded. The order of accumulation depends on the shapes alone: channels,
-/// then taps, in blocks of a fixed length. If it is faster for these shapes, Winograd convolution is used (Winograd
-/// 1980; Lavin and Gray 2016). It is also exact for small integers, but its rounding errors are relative to the largest
-/// elements near a window, not only those in it. An input that is not finite affects only its own windows: if there is
-/// one, or the Winograd transform overflows, the entire call runs without Winograd convolution.
+/// and are never read. All arrays have the same dtype; `f16` and `bf16` accumulate in `f32`, and their output may have
+/// dtype `f32`; it is then not rounded to half precision. The order of accumulation depends on the shapes alone:
+/// channels, then taps, in blocks of a fixed length. A backend may use Winograd convolution (Winograd 1980; Lavin and
+/// Gray 2016) for shapes for which it is faster. It is also exact for small integers, but its rounding errors are
+/// relative to the largest elements near a window, not only those in it. If an element is not finite, or the Winograd
+/// transform overflows, the entire call runs without Winograd convolution, so that the element affects only its own
+/// windows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Conv {
     /// The geometry of the window w over x.
@@ -79,7 +81,7 @@ impl Family for Conv {
         let [x, w, y] = self.part.sorted([a, b], out);
         let (window, groups) = (&self.window, self.groups);
         if !self.accepts_dtypes([a.dtype(), b.dtype()], out.dtype()) {
-            let help = "operands must have the same non-bool dtype; use to_dtype()";
+            let help = "operands must have the same dtype and must not be bool; use to_dtype()";
             return Err(Error::dtypes("conv", [x.dtype(), w.dtype(), y.dtype()], help));
         }
         let [x, w, y] = [x.shape(), w.shape(), y.shape()];
@@ -97,12 +99,14 @@ impl Family for Conv {
         if (0..3).all(|axis| window.has_coordinates(axis, x[2 + axis], y[2 + axis], Window::MAX_COORDINATE)) {
             return Ok(());
         }
-        let reason = format!("stride and dilation must be positive, and the window must not overflow; got {window:?}");
+        let reason = format!(
+            "stride and dilation must be positive, and the positions of the windows must not overflow; got {window:?}"
+        );
         Err(Error::invalid("conv", reason))
     }
 
     fn flops(&self, inputs: &[Meta], outputs: &[Meta]) -> u64 {
-        // The shapes of x, w and y: the inputs in this order, with the output inserted at its position.
+        // The shapes of x, w and y. The inputs are in this order already; the output is inserted at its position.
         let mut parts = [&inputs[0], &inputs[1]].map(|m| &m.shape).to_vec();
         parts.insert(self.part.output_index(), &outputs[0].shape);
         // Each element of y is a sum over the channels of its group and the taps.

@@ -7,38 +7,38 @@ use crate::error::{Error, Result};
 use crate::shape::Shape;
 use smallvec::smallvec;
 
-/// A matrix factorization, or the solution of equations with one. The last two axes are matrices; the axes before them
-/// are a batch.
+/// A matrix factorization, a computation with triangular or other factors, or the matrix exponential. The last two axes
+/// of an array are a matrix; the axes before them are batch axes.
 ///
 /// It is a family of its own because its algorithms depend on values: they select pivots or iterate until convergence.
 ///
-/// Matrices are `f32` or `f64`, and so is the arithmetic. Layout, number of threads and instruction set do not change
-/// any bit. If an element that is read is NaN or infinite, all factors are NaN. If the iteration of a finite matrix
-/// does not converge, the kernel fails with [`Error::NotConverged`].
+/// Matrices are `f32` or `f64`, and the arithmetic has the same precision. The results are bit-identical for all
+/// layouts, numbers of threads and instruction sets. If an element that is read is NaN or infinite, all factors are
+/// NaN. If the iteration of a finite matrix does not converge, the kernel fails with [`Error::NotConverged`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Factorization {
     /// A = L·Lᵀ for symmetric positive definite A. Only the lower triangle is read.
     ///
-    /// Outputs: L; and `i32` of the shape of the batch, 0 or the order of the first leading minor that is not
-    /// positive. L is NaN in the second case.
+    /// Outputs: L; and `i32` of the shape of the batch, 0 or the order of the first leading minor that is not positive.
+    /// If there is such a minor, L is NaN.
     Cholesky,
-    /// P·A = L·U, pivoting by rows; A is `[m, n]`, k = min(m, n).
+    /// P·A = L·U with row pivoting; A is `[m, n]`, k = min(m, n).
     ///
     /// Outputs, as in LAPACK: L below the diagonal (its diagonal is 1) and U on and above it, `[m, n]`; the pivots,
-    /// `i32 [k]`: row i was exchanged with row pivotᵢ − 1, in order; and `i32`, 0 or the position, counted from 1, of
-    /// the first zero on the diagonal of U.
+    /// `i32 [k]`: row i was exchanged with row pivotᵢ − 1, for i in ascending order; and `i32`, 0 or the position,
+    /// counted from 1, of the first zero on the diagonal of U.
     Lu,
     /// The permutation of `rows` rows, `i64 [rows]`, from pivots `i32 [k]` of [`Factorization::Lu`]: row i of P·A is
     /// row orderᵢ of A. Pivots outside 1..=rows are rejected.
     RowOrder {
-        /// The name of the operation in the error for an invalid pivot.
+        /// The name of the operation that the error for an invalid pivot reports.
         op: &'static str,
         /// The number of rows of the factored matrix, at least k.
         rows: usize,
     },
     /// X with A·X = B, or Aᵀ·X = B if `transposed`, from the first two outputs of [`Factorization::Lu`] for square A,
-    /// and B `[n, k]`; their batch axes are equal. Invalid pivots are rejected. A zero on the diagonal of U makes all
-    /// of X NaN.
+    /// and B `[n, k]`; the batch axes of all inputs are equal. Invalid pivots are rejected. A zero on the diagonal of U
+    /// makes all of X NaN.
     LuSolve {
         /// Whether Aᵀ is used instead of A.
         transposed: bool,
@@ -48,13 +48,13 @@ pub enum Factorization {
     Cofactors,
     /// P·A·Pᵀ = L·D·Lᵀ for symmetric A. Only the lower triangle is read; D has 1×1 and 2×2 blocks.
     ///
-    /// Outputs, as in LAPACK's `sytrf`: D, and L below its blocks (the diagonal blocks of L are identities), zeros
-    /// above, `[n, n]`; the pivots, `i32 [n]`; and `i32`, 0 or the position, counted from 1, of the first zero block. A
-    /// 1×1 block has a pivot p > 0: row and column i were exchanged with p − 1. A 2×2 block has −p twice: its second
-    /// row and column were exchanged with p − 1.
+    /// Outputs, as in LAPACK's `sytrf`: D, with L below its blocks (the diagonal blocks of L are identities) and zeros
+    /// above them, `[n, n]`; the pivots, `i32 [n]`; and `i32`, 0 or the position, counted from 1, of the first zero
+    /// block. A 1×1 block has a pivot p > 0: row and column i were exchanged with p − 1. A 2×2 block has −p twice: its
+    /// second row and column were exchanged with p − 1.
     Ldl,
-    /// X with A·X = B, from the first two outputs of [`Factorization::Ldl`] and B `[n, k]`; their batch axes are equal.
-    /// Invalid pivots are rejected.
+    /// X with A·X = B, from the first two outputs of [`Factorization::Ldl`] and B `[n, k]`; the batch axes of all
+    /// inputs are equal. Invalid pivots are rejected.
     LdlSolve,
     /// A = Q·R by Householder reflections; A is `[m, n]`, k = min(m, n).
     ///
@@ -68,24 +68,24 @@ pub enum Factorization {
     },
     /// A = U·diag(S)·Vᵀ, S descending.
     ///
-    /// Outputs: S; with vectors U, S and Vᵀ.
+    /// Outputs: S without vectors; U, S and Vᵀ with vectors.
     Svd(SvdVectors),
     /// A = V·diag(w)·Vᵀ for symmetric A. Only the lower triangle is read; w is ascending.
     ///
-    /// Outputs: w, and, with vectors, V.
+    /// Outputs: w; and V if `vectors`.
     Eigh {
         /// Whether V is computed.
         vectors: bool,
     },
-    /// X with A·X = B for triangular A `[n, n]` and B `[n, k]`; their batch axes are equal. The other triangle is not
-    /// read. A zero on the diagonal makes all of X NaN.
+    /// X with A·X = B for triangular A `[n, n]` and B `[n, k]`; the batch axes of all inputs are equal. The other
+    /// triangle is not read. A zero on the diagonal makes all of X NaN.
     TriangularSolve {
         /// Whether A is upper triangular.
         upper: bool,
         /// Whether the diagonal is assumed to be 1. It is then not read.
         unit: bool,
     },
-    /// The exponential Σ Aᵏ/k!, by scaling, a Padé approximant and squaring (Higham 2005).
+    /// The exponential Σ Aᵏ/k!, by scaling, a Padé approximant and repeated squaring (Higham 2005).
     Exp,
 }
 
@@ -94,7 +94,7 @@ pub enum Factorization {
 pub enum SvdVectors {
     /// No singular vectors.
     Without,
-    /// One singular vector for each singular value: U is `[m, k]`, Vᵀ `[k, n]`.
+    /// One pair of singular vectors for each singular value: U is `[m, k]`, Vᵀ `[k, n]`.
     Thin,
     /// Singular vectors that form complete orthonormal bases: U is `[m, m]`, Vᵀ `[n, n]`.
     Full,
@@ -270,7 +270,7 @@ impl Family for Factorization {
     }
 
     fn info(&self) -> FamilyInfo {
-        // QR sweeps may not converge.
+        // These two iterate, and may fail to converge after they have written.
         let writes_before_rejection = matches!(self, Factorization::Svd(_) | Factorization::Eigh { .. });
         let reads_pivots = matches!(
             self,
@@ -298,7 +298,7 @@ impl Family for Factorization {
         )
     }
 
-    /// Returns the sum of 2/3·m·n·min(m, n) over all matrices of the last two axes.
+    /// Counts 2/3·m·n·min(m, n) for each matrix `[m, n]` of the first input.
     fn flops(&self, inputs: &[Meta], _: &[Meta]) -> u64 {
         match inputs.first().map(|a| &*a.shape) {
             Some([.., m, n]) => 2 * inputs[0].elements() * (*m.min(n) as u64) / 3,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Shapes and dtypes of the outputs of a kernel, usually one.
 pub type Metas = SmallVec<[Meta; 2]>;
 
-/// A kernel family: everything that the engine, the planner and printed plans know about it.
+/// A kernel family, described as far as the engine, the planner and printed plans need it.
 ///
 /// Each family implements this trait in its own file. A backend has one implementation of each family.
 pub trait Family {
@@ -26,8 +26,8 @@ pub trait Family {
     /// Returns the properties that do not depend on shapes.
     fn info(&self) -> FamilyInfo;
 
-    /// Returns shape and dtype of every output for these inputs, at least [`FamilyInfo::inputs`] in number.
-    /// The list is empty if the caller chooses the shapes of the outputs.
+    /// Returns shape and dtype of every output for these inputs. There must be at least [`FamilyInfo::inputs`] inputs.
+    /// The result is empty if the caller chooses the shapes of the outputs.
     ///
     /// # Errors
     /// If shapes or dtypes of the inputs do not fit the family.
@@ -35,8 +35,8 @@ pub trait Family {
         Ok(Metas::new())
     }
 
-    /// Checks shapes, dtypes and layouts of the operands, at least [`FamilyInfo::inputs`] and [`FamilyInfo::outputs`]
-    /// in number.
+    /// Checks shapes, dtypes and layouts of the operands. There must be at least [`FamilyInfo::inputs`] inputs and
+    /// [`FamilyInfo::outputs`] outputs.
     ///
     /// # Errors
     /// If the kernel cannot run on them.
@@ -44,16 +44,18 @@ pub trait Family {
 
     /// Returns the number of arithmetic operations on values.
     ///
-    /// A multiplication and an addition count as two, a function such as exp as one. Moving, converting and drawing
-    /// values counts as 0. A factorization counts as the leading term of its usual count, a sort as n·log₂ n.
+    /// A multiplication and an addition count as two, a function such as exp as one. Moving and converting values and
+    /// generating random numbers count as 0. A factorization counts as the leading term of its number of operations, a
+    /// sort of n values as n·log₂ n.
     fn flops(&self, inputs: &[Meta], outputs: &[Meta]) -> u64;
 
-    /// Returns the program that is applied to the inputs, with its parameters.
+    /// Returns the program that is applied to the inputs, with its parameters; `None` if there is none.
     fn program(&self) -> Option<(&Arc<Program>, &Params)> {
         None
     }
 
-    /// Returns how the index tensors select elements, and the operand in which they do.
+    /// Returns how the index tensors select elements, and the operand that they index; `None` for a kernel without
+    /// index tensors.
     fn index(&self) -> Option<(&Index, IndexedOperand)> {
         None
     }
@@ -68,9 +70,9 @@ pub struct FamilyInfo {
     pub outputs: usize,
     /// The number of leading outputs that the kernel also reads.
     pub state_outputs: usize,
-    /// The order in which inputs are read, which decides where outputs may be stored.
+    /// The order in which inputs are read, which decides whether an output may be stored over an input.
     pub reads: ReadOrder,
-    /// Whether printed plans show its FLOPs instead of its bytes.
+    /// Whether printed plans show the FLOPs of the kernel instead of its bytes.
     pub is_compute_bound: bool,
     /// Whether the kernel may reject values at run time, for example an index out of bounds.
     pub rejects_values: bool,
@@ -100,10 +102,10 @@ impl FamilyInfo {
 pub enum ReadOrder {
     /// The kernel reads its inputs in any order, so no output may overlap an input.
     Anywhere,
-    /// Each element of the inputs with this index or a higher one is read just before the same element of the output is
-    /// written. An output may have the same storage and layout as such an input.
+    /// Each element of the inputs from index `from` on is read just before the same element of the output is written.
+    /// An output may have the same storage and layout as one of these inputs.
     Elementwise {
-        /// The index of the first such input.
+        /// The index of the first input that is read element by element.
         from: usize,
     },
     /// Input 0 is read element by element as for [`ReadOrder::Elementwise`], the other inputs in any order. An output
@@ -122,7 +124,7 @@ impl ReadOrder {
         }
     }
 
-    /// Returns true if an output may overlap input `index` as `overlap` describes. Otherwise the kernel could read
+    /// Returns true if an output may overlap input `index` in the manner `overlap`. If not, the kernel could read
     /// elements that it has already overwritten.
     pub fn allows(self, index: usize, overlap: Overlap) -> bool {
         match overlap {
@@ -133,7 +135,7 @@ impl ReadOrder {
     }
 }
 
-/// Returns the shape to which all inputs broadcast.
+/// Returns the shape to which all inputs broadcast, or an error if there is none.
 pub(super) fn broadcast(op: &'static str, inputs: &[Meta]) -> Result<Shape> {
     let shapes = inputs.iter().map(|m| &m.shape);
     Shape::broadcast_all(shapes.clone()).ok_or_else(|| {

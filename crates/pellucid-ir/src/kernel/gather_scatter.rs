@@ -1,4 +1,4 @@
-//! The kernel families that index: [`Gather`] and [`Scatter`].
+//! The kernel families that select elements by index tensors: [`Gather`] and [`Scatter`].
 
 use super::{Family, FamilyInfo, Index, IndexedOperand, KernelOperand, Meta, Metas};
 use crate::dtype::DType;
@@ -10,11 +10,11 @@ use smallvec::smallvec;
 /// An index out of bounds is rejected before any write.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Gather {
-    /// The name of the operation in the error for an invalid index.
+    /// The name of the operation that the error for an invalid index reports.
     pub op: &'static str,
     /// Whether negative indices count from the end. Otherwise they are out of bounds.
     pub from_end: bool,
-    /// The selected elements.
+    /// How the index tensors select elements.
     pub index: Index,
 }
 
@@ -23,13 +23,13 @@ pub struct Gather {
 pub enum ScatterOp {
     /// Replaces the element; for repeated indices the last value in row-major order is kept.
     Set,
-    /// Adds the value.
+    /// Adds the value to the element.
     Add,
-    /// Multiplies by the value.
+    /// Multiplies the element by the value.
     Mul,
-    /// Stores the maximum.
+    /// Stores the maximum of the element and the value.
     Max,
-    /// Stores the minimum.
+    /// Stores the minimum of the element and the value.
     Min,
 }
 
@@ -45,19 +45,19 @@ impl ScatterOp {
     }
 }
 
-/// `y[index] = reduction(y[index], values)` in place: inputs are the values (of the shape that [`Gather`] returns) and
-/// the `i64` index tensors; the output is y, which is also read.
+/// `y[index] = reduction(y[index], values)` in place: the inputs are the values, which have the shape of the result of
+/// the [`Gather`] with the same indices, and the `i64` index tensors. The output is y, which is also read.
 ///
 /// Repeated indices accumulate in row-major order of the values. An index out of bounds is rejected before any write.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Scatter {
-    /// The name of the operation in the error for an invalid index.
+    /// The name of the operation that the error for an invalid index reports.
     pub op: &'static str,
     /// Whether negative indices count from the end. Otherwise they are out of bounds.
     pub from_end: bool,
-    /// The selected elements.
+    /// How the index tensors select elements.
     pub index: Index,
-    /// How the values of equal positions are combined.
+    /// How a value is combined with the element of y.
     pub reduction: ScatterOp,
 }
 

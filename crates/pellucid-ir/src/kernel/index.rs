@@ -1,4 +1,4 @@
-//! The elements that index tensors select.
+//! How index tensors select elements of an array, and the operand that they index.
 
 use super::KernelOperand;
 use crate::dtype::DType;
@@ -6,18 +6,18 @@ use crate::error::{Error, Result};
 use crate::shape::Shape;
 use smallvec::SmallVec;
 
-/// The elements that index tensors select.
+/// How index tensors select elements of an array.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Index {
-    /// Index tensors for these axes (ascending), all of the same shape I: the indexed array is
-    /// `I ++ (shape without those axes)`.
+    /// One index tensor for each of these axes (ascending), all of the same shape I. The result has the shape `I ++
+    /// (shape of the array without these axes)`.
     Axes(SmallVec<[usize; 4]>),
     /// One index tensor of the rank of the array (`take_along_axis`): its values replace the coordinate of this axis,
-    /// and the other coordinates are unchanged. Its other axes may be shorter than the axes of the array.
+    /// and the other coordinates are unchanged. Along the other axes, the index tensor may be shorter than the array.
     Along(usize),
 }
 
-/// The operand that a kernel indexes. Its index tensors are inputs 1 and later.
+/// The operand that the index tensors of a kernel index. The index tensors are inputs 1 and later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IndexedOperand {
     /// The first input: the kernel reads the selected elements only.
@@ -35,8 +35,8 @@ impl Index {
         }
     }
 
-    /// Returns the axes of an indexed array of rank `rank` that follow the axes of the index tensors in the result: a
-    /// tuple of indices selects a slice along them.
+    /// Returns the axes of an indexed array of rank `rank` that follow the axes of the index tensors in the result:
+    /// each tuple of indices selects a slice that contains all elements along these axes.
     pub fn slice_axes(&self, rank: usize) -> impl Iterator<Item = usize> {
         (0..rank).filter(move |axis| matches!(self, Index::Axes(axes) if !axes.contains(axis)))
     }
@@ -71,8 +71,8 @@ impl Index {
             && (!along || (0..shape.rank()).all(|a| a == axes[0] || index_shape[a] <= shape[a]))
             && *values.shape() == self.shape(shape, index_shape);
         if !fits {
-            let rule = "there must be one index array per indexed axis, all of the same shape, and values with the shape of \
-                        the result";
+            let rule = "there must be one index tensor for each indexed axis, all of the same shape, and the values must have \
+                        the shape of the result";
             return Err(Error::shapes(op, [shape, values.shape(), index_shape], rule));
         }
         if values.dtype() != array.dtype() || indices.iter().any(|i| i.dtype() != DType::I64) {

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 /// `outputs = program(inputs; params)`, element by element.
 ///
-/// Inputs broadcast to the shape of the outputs by NumPy's rule; all outputs have that shape.
-/// The program is not a row program.
+/// Inputs broadcast to the shape of the outputs by NumPy's rule; all outputs have the same shape. The program must not
+/// be a row program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Map {
     /// The program.

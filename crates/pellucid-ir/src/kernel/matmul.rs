@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 /// `C[.., i, j] = Σₖ A[.., i, k]·B[.., k, j]`, then the epilogue.
 ///
-/// A is `[batch.., m, k]`, B `[batch.., k, n]`, batch axes broadcast, any strides. A, B and the product have the same
-/// dtype, except for an epilogue that reads the `f32` product of `f16` or `bf16` factors
+/// A is `[batch.., m, k]` and B `[batch.., k, n]`, with any strides. The batch axes broadcast. A, B and the product
+/// have the same dtype, except for an epilogue that reads the `f32` product of `f16` or `bf16` factors
 /// ([`product_dtype`](MatMul::product_dtype)). The order of accumulation depends on m, n and k alone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct MatMul {
@@ -33,7 +33,7 @@ impl MatMul {
     }
 
     /// Returns the dtype to which the product is rounded before the epilogue: the dtype of the factors. An epilogue
-    /// whose first input is `f32` reads the product of `f16` or `bf16` factors as it was accumulated, in `f32`.
+    /// whose first input is `f32` reads the product of `f16` or `bf16` factors in `f32`, as it was accumulated.
     pub fn product_dtype(&self, factors: DType) -> DType {
         let read = self.epilogue.as_ref().and_then(|program| program.inputs.first()).map(|input| input.storage);
         match (factors, read) {

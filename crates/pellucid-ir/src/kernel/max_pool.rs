@@ -19,7 +19,8 @@ pub enum PoolPart {
 pub enum PoolWindows {
     /// A sliding window.
     Sliding(Window),
-    /// [Adaptive windows](super::adaptive_window) along each axis. The shape of the outputs determines their number.
+    /// [Adaptive windows](super::adaptive_window) along each axis. The number of windows is the length of the outputs
+    /// along the axis.
     Adaptive,
 }
 
@@ -36,10 +37,10 @@ impl From<Window> for PoolWindows {
 ///
 /// [`PoolPart::Maximum`] has the input x; its outputs are the largest elements, in x's dtype, and their positions.
 ///
-/// [`PoolPart::Gradient`] has the inputs g, of a float dtype, and the positions, both of the shape of the windows.
-/// Every element of its output is the sum of g over the windows that selected it, in row-major order from 0; `f16` and
-/// `bf16` accumulate in `f32`. The positions must be those that [`PoolPart::Maximum`] found for the same windows and
-/// shape. For other positions the sums are unspecified.
+/// [`PoolPart::Gradient`] has the inputs g, of a float dtype, and the positions, both with one element for each window.
+/// Every element of its output is the sum of g over the windows that selected the element, added to 0 in row-major
+/// order; `f16` and `bf16` accumulate in `f32`. The positions must be those that [`PoolPart::Maximum`] found for the
+/// same windows and shape. For other positions the sums are unspecified.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Pool {
     /// The windows over x.

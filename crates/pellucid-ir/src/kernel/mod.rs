@@ -1,7 +1,7 @@
 //! The kernel families, which are all that a backend implements.
 //!
-//! A family has a shape rule and a definition; operations choose a family and its arguments. The number of families
-//! stays small: the documentation of each specialized family contains the reason why it is separate.
+//! A family consists of a shape rule and a definition; operations choose a family and its arguments. The number of
+//! families stays small: the documentation of each specialized family contains the reason why it is separate.
 
 mod attention;
 mod axes;
@@ -55,7 +55,7 @@ use crate::shape::Shape;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-/// Run-time parameters of a program. They are arguments, so a new value needs no new program.
+/// Run-time parameters of a program. They are arguments of a kernel, so a new value needs no new program.
 pub type Params = InlineVec<Scalar, 2>;
 
 /// One kernel: a family with its arguments. Shapes, strides and dtypes are passed separately, as views.
@@ -81,9 +81,9 @@ pub enum Kernel {
     Scatter(Scatter),
     /// The sorted elements of an axis, and their original indices.
     Sort(Sort),
-    /// A product of a sparse matrix and the lines along an axis.
+    /// A product of a sparse matrix and the lines of an array along an axis.
     SparseProduct(SparseProduct),
-    /// A matrix factorization, or the solution of equations with one.
+    /// A matrix factorization, a computation with factors, or the matrix exponential.
     Factorization(Factorization),
     /// A recurrent layer over time, or its gradient.
     Recurrent(Recurrent),
@@ -253,7 +253,7 @@ impl Kernel {
         with_family!(self, family => family.program())
     }
 
-    /// Returns the index of the kernel and the operand that it selects from: see [`Family::index`].
+    /// Returns how index tensors select elements, and the operand that they index: see [`Family::index`].
     pub fn index(&self) -> Option<(&Index, IndexedOperand)> {
         with_family!(self, family => family.index())
     }
@@ -292,7 +292,7 @@ mod tests {
         values.iter().map(|&value| Scalar::Float(value)).collect()
     }
 
-    /// Asserts that the structures of two kernels are equal or not, with their hashes.
+    /// Asserts that the structures of two kernels, and their hashes, are equal or different.
     #[track_caller]
     fn check(a: &Kernel, b: &Kernel, is_equal: bool) {
         let digest = |kernel: &Kernel| {
@@ -354,7 +354,7 @@ mod tests {
         let two = params(&[1.0, 2.0]);
         let (map, row) = (Kernel::Map(map), Kernel::Row(row));
         let (matmul, reduce) = (Kernel::MatMul(matmul), Kernel::Reduce(reduce));
-        // Each list has a kernel that differs in one field.
+        // Changes each listed field of a kernel in turn; the changed kernel must have a different structure.
         macro_rules! check_fields {
             ($kernel:ident: $family:ident { $($field:ident: $value:expr),+ }) => {
                 let mut same = $kernel.clone();

@@ -39,7 +39,7 @@ pub fn common_shape<'a>(operands: impl IntoIterator<Item = &'a (impl KernelOpera
     shape.checked_size().map(|_| shape)
 }
 
-/// Returns the shape `shape` with the length `len` along an axis.
+/// Returns `shape` with the length `len` along `axis`.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`].
@@ -50,7 +50,7 @@ pub(super) fn resize_axis(op: &'static str, shape: &Shape, axis: usize, len: usi
     }
 }
 
-/// Returns an error unless outputs have the same shape, to which the inputs broadcast.
+/// Returns an error unless all outputs have the same shape and all inputs broadcast to it.
 #[inline]
 pub(super) fn check_broadcast<O: KernelOperand>(op: &'static str, inputs: &[O], outputs: &[O]) -> Result<()> {
     let Some(first) = outputs.first() else { return Ok(()) };

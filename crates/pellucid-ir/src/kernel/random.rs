@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 /// The distribution of a [`Random`] kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Distribution {
-    /// Uniform on [0, 1): the upper [`unit_bits`](Distribution::unit_bits) of the words of an element, scaled. The
-    /// dtype represents these exactly.
+    /// Uniform on [0, 1): the upper [`unit_bits`](Distribution::unit_bits) bits of the random words of an element,
+    /// scaled. The dtype represents all of these values exactly.
     Uniform,
     /// Standard normal, by the Box–Muller transform (1958).
     Normal,
@@ -17,7 +17,7 @@ pub enum Distribution {
 }
 
 impl Distribution {
-    /// Returns the number of random bits of a uniform value: the precision of the significand, so that no value is
+    /// Returns the number of random bits of a uniform value. It is the precision of the dtype, so that no value is
     /// rounded up to 1. Normal values of half precision are computed from `f32`.
     pub const fn unit_bits(dtype: DType) -> u32 {
         match dtype {
@@ -28,18 +28,18 @@ impl Distribution {
         }
     }
 
-    /// Returns the number of random words of an element; a draw has four words.
+    /// Returns the number of random 32-bit words for one element; a draw of the generator has four words.
     pub const fn words_per_element(dtype: DType) -> usize {
         if dtype.size() == 8 { 2 } else { 1 }
     }
 }
 
-/// Random numbers from Philox 4×32-10 (Salmon et al. 2011): the same on every device and for every
-/// number of threads.
+/// Random numbers from the generator Philox 4×32-10 (Salmon et al. 2011). They are the same on every device and for
+/// every number of threads.
 ///
-/// No inputs. The first output is the generator's state, `i64 [2]` = (key, counter), read and
-/// advanced by ⌈n/4⌉ draws (f64 and i64: ⌈n/2⌉), even if the numbers are unused. The second
-/// receives the numbers, in row-major order.
+/// There are no inputs. The first output is the state of the generator, `i64 [2]` = (key, counter). The kernel reads it
+/// and advances it by ⌈n/4⌉ draws for n numbers (⌈n/2⌉ for `f64` and `i64`), even if the numbers are unused. The second
+/// output receives the numbers in row-major order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Random {
     /// The distribution.

@@ -20,8 +20,9 @@ pub enum RnnMode {
     /// r = σ(x₀ + h₀ + β₀), z = σ(x₁ + h₁ + β₁), u = h₂ + β₃, n = tanh(x₂ + β₂ + r·u), h′ = n + z·(h − n) (Cho et al.
     /// 2014, with the reset after the product). x has four blocks; the last one is unused in the input and receives u.
     Gru,
-    /// i, f, g, o = σ, σ, tanh, σ of x₀.. + h₀.. + β₀..; c′ = f·c + i·g, h′ = o·tanh(c′) (Hochreiter & Schmidhuber
-    /// 1997, Gers et al. 2000), or, projected, h′ = V·(o·tanh(c′)) (Sak et al. 2014).
+    /// i, f, g, o = σ, σ, tanh, σ of xᵦ + hᵦ + βᵦ for the blocks b = 0, 1, 2, 3; c′ = f·c + i·g, h′ = o·tanh(c′)
+    /// (Hochreiter & Schmidhuber 1997, Gers et al. 2000), or, with the projection V, h′ = V·(o·tanh(c′)) (Sak et al.
+    /// 2014).
     Lstm,
 }
 
@@ -43,7 +44,7 @@ impl RnnMode {
         }
     }
 
-    /// Returns the gates of the weights with their blocks of the gate activations. The third gate of
+    /// Returns the blocks of the gate activations that store the products W·h of the gates. The third gate of
     /// [`RnnMode::Gru`], u, is stored in the last block.
     pub fn weight_blocks(self) -> &'static [GateBlock] {
         const fn block(first_gate: usize, first_block: usize, gates: usize) -> GateBlock {
@@ -57,7 +58,7 @@ impl RnnMode {
     }
 }
 
-/// Neighbouring gates of the weights whose products W·h are neighbouring blocks of the gate activations.
+/// Neighbouring gates of the weights whose products W·h are stored in neighbouring blocks of the gate activations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GateBlock {
     /// The first gate in the weights.
@@ -92,18 +93,18 @@ pub enum RecurrentPart {
 /// `[T + 1, N, H]`. Time step t computes state t + 1 from state t, or, in `reverse`, state t from state t + 1. A time
 /// step at or beyond the length of its sequence copies the state; its gate activations are unspecified.
 ///
-/// **Gradient**: the inputs are the gate activations (for a plain cell the states that the steps compute), the states,
-/// W, the gradients of the states that the steps compute `[T, N, P]`, and an additional gradient of the final state
-/// `[N, P]`; for [`RnnMode::Lstm`] all c and the gradient of the final c; then V and the lengths. The outputs are the
-/// gradients of x + β `[T, N, B·H]` (the gradient of u in the last block of [`RnnMode::Gru`]), of the initial state and
-/// of the initial c; if projected also the total gradient of every state `[T, N, P]`. Steps beyond the length of a
-/// sequence ignore the gradients of their states and have gradient 0.
+/// **Gradient**: the inputs are the gate activations (for [`RnnMode::Tanh`] and [`RnnMode::Relu`], the states that the
+/// time steps compute), the states, W, the gradients of the states that the steps compute `[T, N, P]`, and an
+/// additional gradient of the final state `[N, P]`; for [`RnnMode::Lstm`] all c and the gradient of the final c; then V
+/// and the lengths. The outputs are the gradients of x + β `[T, N, B·H]` (the gradient of u in the last block of
+/// [`RnnMode::Gru`]), of the initial state and of the initial c; if projected also the total gradient of every state
+/// `[T, N, P]`. Steps beyond the length of a sequence ignore the gradients of their states and have gradient 0.
 ///
 /// W·h is accumulated like a [`MatMul`](super::MatMul), then added to x, then β is added. The order of accumulation
 /// depends on the shapes alone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Recurrent {
-    /// The name of the operation, for the error of an invalid length.
+    /// The name of the operation that the error for an invalid length reports.
     pub op: &'static str,
     /// The equations of one time step.
     pub cell: RnnMode,
@@ -111,10 +112,11 @@ pub struct Recurrent {
     pub reverse: bool,
     /// Whether the states are projected; only for [`RnnMode::Lstm`].
     pub projected: bool,
-    /// Whether the sequences have individual lengths, which are then the last input.
+    /// Whether the sequences have individual lengths. The lengths are then the last input.
     pub lengths: bool,
     /// Whether the factors of the products with W and V are rounded to `bf16`; only for `f32`. States, gates and
-    /// gradients are stored unrounded. A backend for which this is not faster may multiply unrounded factors.
+    /// gradients are stored unrounded. If rounding does not make a backend faster, the backend may multiply unrounded
+    /// factors.
     pub bf16_factors: bool,
     /// The part that is computed.
     pub part: RecurrentPart,
@@ -189,12 +191,12 @@ pub struct RecurrentGradientOperands<'o, I, O> {
     pub total_grads: Option<&'o O>,
 }
 
-/// Removes the first operand of a list.
+/// Removes and returns the next operand of a list.
 fn next_operand<'o, O>(operands: &mut std::slice::Iter<'o, O>) -> &'o O {
     operands.next().expect("the kernel must have all of its operands")
 }
 
-/// Removes the first operand of a list if the kernel has it.
+/// Removes and returns the next operand of a list if `is_present`; `None` otherwise.
 fn optional_operand<'o, O>(operands: &mut std::slice::Iter<'o, O>, is_present: bool) -> Option<&'o O> {
     is_present.then(|| next_operand(operands))
 }
@@ -247,7 +249,7 @@ impl Recurrent {
         }
     }
 
-    /// Returns the lengths, the last input.
+    /// Returns the lengths, which are the last input; `None` if all sequences have T time steps.
     pub fn lengths<'o, O>(&self, inputs: &'o [O]) -> Option<&'o O> {
         inputs.last().filter(|_| self.lengths)
     }
@@ -269,7 +271,8 @@ impl Recurrent {
         2 + usize::from(self.cell == RnnMode::Lstm) + usize::from(gradient && self.projected)
     }
 
-    /// Returns T, N, H and P, read from the gates and W; `None` if these do not fit the cell.
+    /// Returns T, N, H and P, which it reads from the shapes of the gates and of W; `None` if these shapes do not fit
+    /// the cell.
     pub fn sizes(&self, inputs: &[Meta]) -> Option<RecurrentSizes> {
         let w = match self.part {
             RecurrentPart::States => &inputs[1],
@@ -287,7 +290,7 @@ impl Recurrent {
             Error::shapes(
                 self.op,
                 inputs.iter().map(|m| &m.shape),
-                "the inputs must have the shapes documented at `kernel::Recurrent`",
+                "the inputs must have the number and the shapes that `kernel::Recurrent` documents for this cell and part",
             )
         };
         let sizes = self.sizes(inputs).filter(|_| inputs.len() == self.inputs()).ok_or_else(shape_error)?;
@@ -355,7 +358,8 @@ impl Family for Recurrent {
 
     fn info(&self) -> FamilyInfo {
         FamilyInfo {
-            // Only the gate activations can have the layout of x: the other outputs have T + 1 steps.
+            // Only the gate activations can overwrite x in place: the other outputs have T + 1 steps, so their layout
+            // differs.
             reads: match self.part {
                 RecurrentPart::States => ReadOrder::FirstElementwise,
                 RecurrentPart::Gradient => ReadOrder::Anywhere,

@@ -23,7 +23,7 @@ pub enum ReduceOp {
     Min,
     /// The flat index (row-major over the reduced axes) of the first maximum, or of the first NaN.
     ArgMax,
-    /// The flat index of the first minimum, or of the first NaN.
+    /// The flat index (row-major over the reduced axes) of the first minimum, or of the first NaN.
     ArgMin,
     /// True if any value is true; false for an empty set. The values are masks.
     Any,
@@ -46,13 +46,13 @@ impl ReduceOp {
         }
     }
 
-    /// Returns the compute type of the accumulator for values of type `value` and a consumer of the result of type
-    /// `result`; `None` if the operator is not defined for the values.
+    /// Returns the compute type of the accumulator for values of type `value` if the result is read as type `result`;
+    /// `None` if the operator is not defined for these values.
     pub fn accumulator(self, value: Compute, result: Compute) -> Option<Compute> {
         use ReduceOp::*;
         match (self, value, result) {
             (ArgMax | ArgMin, Compute::Mask, _) => Some(Compute::I32),
-            // Sums and products of integers with a wider result type accumulate in the wider type.
+            // Sums and products of booleans and integers accumulate in the type of the result if it is wider.
             (Sum | Prod, Compute::Mask, Compute::Mask) => Some(Compute::I32),
             (Sum | Prod, Compute::Mask, wider) => Some(wider),
             (Sum | Prod, Compute::I32, Compute::I64) => Some(Compute::I64),
@@ -71,21 +71,22 @@ impl ReduceOp {
 /// `outputs = finish(op over axes of program(inputs; params), finish inputs; finish_params)`.
 ///
 /// The inputs of `program` broadcast to a common shape; the outputs have that shape with the reduced axes of length 1.
-/// The inputs of `finish` after its first follow them, and broadcast to the shape of the outputs. The order of
-/// accumulation is a function of the common shape and the axes alone.
+/// The first input of `finish` is the result of the reduction. Its other inputs follow the inputs of `program`, and
+/// broadcast to the shape of the outputs. The order of accumulation depends only on the common shape and the axes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reduce {
     /// The reduction operator.
     pub op: ReduceOp,
-    /// The reduced axes of the broadcast shape.
+    /// The axes of the common shape that are reduced.
     pub axes: AxisSet,
-    /// The program for one element. It has one output; the accumulator has its *compute type*, and its storage dtype is
-    /// ignored.
+    /// The program for one element. It has one output, whose compute type is the type of the accumulator; the storage
+    /// dtype of this output is ignored.
     pub program: Arc<Program>,
     /// The run-time parameters of the program.
     pub params: Params,
-    /// A program that is applied to each result. Its first input is the result, of the accumulator's type, or `i64` for
-    /// indices. The other inputs are further inputs of the kernel. Every output is an output of the kernel.
+    /// A program that is applied to each result. Its first input is the result, in the accumulator's type or, for
+    /// indices, in `i64`. Its other inputs are further inputs of the kernel, and its outputs are the outputs of the
+    /// kernel.
     pub finish: Option<Arc<Program>>,
     /// The run-time parameters of `finish`.
     pub finish_params: Params,
@@ -163,7 +164,7 @@ impl Family for Reduce {
             return Ok(());
         }
         let rule = "the outputs must have the common shape of the reduced inputs with length 1 along the reduced axes, \
-                    and the other inputs must broadcast to that";
+                    and the other inputs must broadcast to this shape";
         Err(shape_error(program.name, inputs, outputs, rule))
     }
 

@@ -8,7 +8,7 @@ use crate::formula::Program;
 use std::hash::Hash;
 use std::sync::Arc;
 
-/// A program with row reductions; the rows run over `axes`.
+/// A program with row reductions. A row contains all elements along `axes`.
 ///
 /// Inputs broadcast to the common shape; inputs and outputs that are *per row* have length 1 along `axes`. The
 /// elements of a row are in row-major order over `axes`.
@@ -49,13 +49,13 @@ impl Family for Row {
         Ok(self.program.outputs.iter().map(|o| Meta { shape: output_shape(o.per_row), dtype: o.storage }).collect())
     }
 
-    /// Inputs with one value per element broadcast to the common shape of all operands, and outputs with one value per
-    /// element have this shape. For operands with one value per row, the shape has length 1 along the axes of the row.
+    /// Inputs must broadcast to the common shape of all operands, and outputs must have this shape. For operands with
+    /// one value per row, the shape has length 1 along the axes of the row.
     fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {
         let program = &*self.program;
         check_dtypes(program, inputs, outputs)?;
-        let rule = "operands must broadcast to the shape of the per-element outputs; per-row operands have length 1 \
-                    along the row axes";
+        let rule = "operands must broadcast to the shape of the per-element outputs; per-row operands must have \
+                    length 1 along the row axes";
         let error = || shape_error(program.name, inputs, outputs, rule);
         let shape = common_shape(inputs.iter().chain(outputs)).ok_or_else(error)?;
         let per_row = program.inputs.iter().map(|l| l.per_row).chain(program.outputs.iter().map(|s| s.per_row));

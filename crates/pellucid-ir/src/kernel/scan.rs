@@ -23,8 +23,8 @@ pub enum ScanOp {
 impl ScanOp {
     /// Returns the compute type in which sums and products of values of type `value` accumulate.
     ///
-    /// `f32` accumulates in `f64`, whose 29 additional bits hold the sum of 2²⁹ equal elements exactly. An `f32` sum of
-    /// ones would stop at 2²⁴.
+    /// `f32` accumulates in `f64`, whose 29 additional bits represent the sum of 2²⁹ equal elements exactly. An `f32`
+    /// sum of ones would not grow beyond 2²⁴.
     pub const fn accumulator(value: Compute) -> Compute {
         match value {
             Compute::F32 => Compute::F64,
@@ -33,11 +33,12 @@ impl ScanOp {
     }
 }
 
-/// `y[i] = op(x[0], .., x[i])` along one axis, strictly in order; with `reverse` from the last element to the first.
-/// Sums and products accumulate with more bits than `f32` has; each element is rounded once.
+/// `y[i] = op(x[0], .., x[i])` along one axis, strictly in order; with `reverse`, the order is from the last element to
+/// the first. Sums and products accumulate in the type that [`ScanOp::accumulator`] returns; each element of the result
+/// is rounded to the dtype of the input once.
 ///
-/// One input; outputs of its shape: the values, in its dtype, and for `Max` and `Min` the `i64`
-/// indices.
+/// There is one input. The outputs have its shape: the values, in the dtype of the input, and for `Max` and `Min` also
+/// the `i64` indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Scan {
     /// The operation that is accumulated.
@@ -75,7 +76,7 @@ impl Family for Scan {
             return Err(Error::invalid("scan", format!("expected {required} outputs, got {}", outputs.len())));
         }
         if self.axis >= x.shape().rank() {
-            return Err(Error::invalid("scan", format!("axis {} is outside shape {}", self.axis, x.shape())));
+            return Err(Error::invalid("scan", format!("shape {} has no axis {}", x.shape(), self.axis)));
         }
         if outputs.iter().any(|o| o.shape() != x.shape()) {
             let shapes = [x].into_iter().chain(outputs).map(|o| o.shape());

@@ -6,17 +6,18 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use smallvec::smallvec;
 
-/// The first `k` elements of an axis in ascending or descending order; stable. NaN is the largest: last in
-/// ascending order, first in descending order.
+/// The first `k` elements along an axis in ascending or descending order. The sort is stable. NaN is the largest: last
+/// in ascending order, first in descending order.
 ///
-/// One input; outputs: the values in its dtype and their `i64` indices in the input, with `axis` of length `k`.
+/// There is one input. The outputs are the values, in the dtype of the input, and their `i64` indices in the input;
+/// both have length `k` along `axis`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sort {
     /// The axis that is sorted.
     pub axis: usize,
     /// Whether the largest element comes first.
     pub descending: bool,
-    /// The number of elements to keep; the length of the axis for all.
+    /// The number of elements to keep; the length of the axis keeps all of them.
     pub k: usize,
 }
 
@@ -52,7 +53,7 @@ impl Family for Sort {
         Ok(())
     }
 
-    /// Returns n·⌊log₂ n⌋ comparisons for all n elements of the input.
+    /// Counts n·⌊log₂ n⌋ comparisons, where n is the number of elements of the input.
     fn flops(&self, inputs: &[Meta], _: &[Meta]) -> u64 {
         let elements = inputs.first().map_or(0, Meta::elements);
         elements * u64::from(elements.max(1).ilog2())

@@ -13,8 +13,8 @@ use smallvec::smallvec;
 /// dtype of x, of the shape of `columns`). The length of the axis is the number of columns. The output has the shape of
 /// x, with the number of rows as the length of the axis.
 ///
-/// It is a family of its own because gathers and products of whole arrays would write and read every term: resampling,
-/// padding, adaptive means and sums over windows have few terms for each element.
+/// It is a family of its own because a gather followed by a product would write every term to memory and read it again.
+/// Resampling, padding, adaptive means and sums over windows are such products with few terms for each element.
 ///
 /// Products and sums are rounded separately. The terms of an element are added in order, in groups of n =
 /// [`GROUP`](SparseProduct::GROUP) terms, of n², n³, n⁴ and n⁵ terms: each group is summed from its first term or
@@ -31,10 +31,10 @@ pub struct SparseProduct {
 }
 
 impl SparseProduct {
-    /// The number of terms in a group, and of groups in the next larger group. With nested groups, rounding errors grow
-    /// more slowly than the number of terms.
+    /// The number of terms in a smallest group, and the number of groups in the next larger group. With nested groups,
+    /// rounding errors grow more slowly than the number of terms.
     pub const GROUP: usize = 8;
-    /// The number of terms of the largest groups. The sums of these groups are added in order.
+    /// The number of terms of a largest group. The sums of the largest groups are added in order.
     pub const LARGEST_GROUP: usize = SparseProduct::GROUP.pow(5);
 }
 
@@ -60,8 +60,8 @@ impl Family for SparseProduct {
             && weights.shape() == columns.shape()
             && *y.shape() == x.shape().with_axis(self.axis, starts.shape()[0] - 1);
         if !fits {
-            let rule = "there must be one more start than rows, and one weight for each column; the output must have the \
-                        shape of the input, with the rows in place of the axis";
+            let rule = "starts must have one element more than there are rows, and weights the shape of columns; the output \
+                        must have the shape of the input, with the number of rows as the length of the axis";
             let shapes = [x.shape(), starts.shape(), columns.shape(), weights.shape(), y.shape()];
             return Err(Error::shapes(Self::FAMILY, shapes, rule));
         }

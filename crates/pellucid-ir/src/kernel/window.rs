@@ -44,11 +44,11 @@ impl Window {
         self.stride[axis] * (outputs - 1) + self.extent(axis)
     }
 
-    /// The limit of coordinates, below which their sums and differences cannot overflow.
+    /// The limit of coordinates: sums and differences of coordinates below it cannot overflow.
     pub const MAX_COORDINATE: usize = isize::MAX as usize / 8;
 
-    /// Returns true if stride and dilation along an axis are positive, and the coordinates of this number of outputs
-    /// and of an input of length `len` are less than `limit`.
+    /// Returns true if stride and dilation along an axis are positive, and an upper bound of all coordinates of
+    /// `outputs` windows over an input of length `len`, with padding, is less than `limit`.
     pub fn has_coordinates(&self, axis: usize, len: usize, outputs: usize, limit: usize) -> bool {
         let (stride, dilation) = (self.stride[axis], self.dilation[axis]);
         let extent = || {
@@ -61,7 +61,8 @@ impl Window {
     /// Returns true if every output along an axis has a tap inside an input of length `len`. Stride and dilation must
     /// be positive, and [coordinates](Self::has_coordinates) must not overflow.
     pub fn has_taps(&self, axis: usize, len: usize, outputs: usize) -> bool {
-        // Windows with an index of at least `started` begin inside the input; the last of them begins farthest inside.
+        // Windows from index `started` on do not begin in the padding before the input. Of these, only the last one is
+        // checked, because it begins last.
         let started = self.before[axis].div_ceil(self.stride[axis]).min(outputs);
         (0..started).chain(outputs.checked_sub(1)).all(|o| !self.taps_inside(axis, len, o).is_empty())
     }
@@ -79,7 +80,7 @@ impl Window {
 /// Returns the elements of window o of `outputs` adaptive windows over an axis of length `len`: ⌊o·len/outputs⌋ ..
 /// ⌈(o + 1)·len/outputs⌉. Neighbouring windows may overlap.
 pub fn adaptive_window(len: usize, outputs: usize, o: usize) -> Range<usize> {
-    // A division of 128 bits is slow, so it is used only if the product overflows.
+    // A 128-bit division is slow, so it is used only if the product overflows.
     if let Some(end) = (o + 1).checked_mul(len) {
         return (end - len) / outputs..end.div_ceil(outputs);
     }
@@ -110,7 +111,7 @@ mod tests {
     fn coordinates_are_limited() {
         let window =
             |stride, dilation| Window { size: [3; 3], stride: [stride; 3], dilation: [dilation; 3], before: [1; 3] };
-        // 2·4 + 3·1 + 1 + 5
+        // The bound is stride·outputs + dilation·size + padding + length = 2·4 + 1·3 + 1 + 5 = 17.
         assert!(window(2, 1).has_coordinates(0, 5, 4, 18) && !window(2, 1).has_coordinates(0, 5, 4, 17));
         for (stride, dilation) in [(0, 1), (1, 0), (usize::MAX, 1), (1, usize::MAX)] {
             assert!(!window(stride, dilation).has_coordinates(0, 5, 4, usize::MAX), "{stride}, {dilation}");

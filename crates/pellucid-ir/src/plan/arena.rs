@@ -1,23 +1,24 @@
 //! Computes the lifetimes of buffers, and assigns every buffer an offset in one arena.
 //!
-//! A buffer is live from the first launch that touches it to the last. Buffers whose lifetimes do not overlap may
-//! share memory. An elementwise kernel writes its output in place over an input whose lifetime ends at that launch.
+//! A buffer is live from the first to the last launch that reads or writes it; inputs are live from the start, and
+//! outputs until the end. Buffers whose lifetimes do not overlap may share memory. An elementwise kernel may write its
+//! output in place over an input whose lifetime ends at this launch.
 
 use super::{Launch, Plan, Slot, SlotRole, SlotView};
 use crate::shape::Layout;
 use std::collections::HashMap;
 
-/// The alignment of buffers in bytes: a cache line, and a vector of the widest registers.
+/// The alignment of buffers in bytes: the size of a cache line and of the widest vector register.
 const ALIGNMENT: usize = 64;
 
-/// One allocation for all buffers that a plan owns.
+/// One allocation for all buffers that a plan owns, and for its inputs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Arena {
     /// The slot of the arena itself.
     pub slot: Slot,
     /// The size in bytes.
     pub bytes: usize,
-    /// The bytes that the same buffers would need without sharing memory.
+    /// The size in bytes if no two buffers shared memory.
     pub unshared_bytes: usize,
     /// The offset and lifetime of every buffer, in the order of first use.
     pub allocations: Vec<BufferAllocation>,
@@ -32,14 +33,15 @@ pub struct BufferAllocation {
     pub offset: usize,
     /// The size of the buffer in bytes.
     pub bytes: usize,
-    /// The first launch that touches the buffer; 0 for inputs and for results of the setup.
+    /// The first launch that reads or writes the buffer; 0 for inputs and for results of the setup.
     pub first: usize,
-    /// The last launch that touches the buffer; the number of launches for outputs and for results of the setup.
+    /// The last launch that reads or writes the buffer; the number of launches for outputs and for results of the
+    /// setup.
     pub last: usize,
 }
 
 impl Arena {
-    /// Returns the offset and lifetime of the buffer that had `slot`.
+    /// Returns the offset and lifetime of the buffer that was in `slot` before the arena was assigned.
     pub fn allocation(&self, slot: Slot) -> Option<&BufferAllocation> {
         self.allocations.iter().find(|a| a.slot == slot)
     }
@@ -93,8 +95,8 @@ pub(super) fn lifetimes(plan: &Plan) -> Vec<BufferAllocation> {
     allocations
 }
 
-/// Calls `record_use` with the slot and the index of the launch, for every use of a slot. The operands of setup are
-/// used from the first launch to the end, outputs at the end.
+/// Calls `record_use` with the slot and the index of the launch, for every use of a slot. The operands of the setup
+/// count as used by the first launch and after the last launch, outputs as used after the last launch.
 pub(super) fn visit_uses(plan: &Plan, mut record_use: impl FnMut(Slot, usize)) {
     let end = plan.launches.len();
     for operand in plan.setup.iter().flat_map(Launch::operands) {
@@ -107,8 +109,8 @@ pub(super) fn visit_uses(plan: &Plan, mut record_use: impl FnMut(Slot, usize)) {
     plan.outputs.iter().for_each(|o| record_use(o.slot, end));
 }
 
-/// Merges a buffer with the input that it overwrites in place. Returns the block number of each buffer; merged buffers
-/// have the same number.
+/// Merges each buffer that a launch can write in place over an input with the buffer of this input. Returns the block
+/// number of each buffer; merged buffers have the same number.
 fn merge_in_place(launches: &[Launch], allocations: &[BufferAllocation]) -> Vec<usize> {
     let mut block: Vec<usize> = (0..allocations.len()).collect();
     let index_of: HashMap<Slot, usize> = allocations.iter().enumerate().map(|(k, a)| (a.slot, k)).collect();
@@ -125,7 +127,8 @@ fn merge_in_place(launches: &[Launch], allocations: &[BufferAllocation]) -> Vec<
                 let allocation = &allocations[from];
                 let alone = |o: &SlotView| o.slot != x.slot || equals_output(o);
                 let ends = allocation.last == k && allocation.bytes == x.bytes() && allocation.first < k;
-                // No other output of this launch overwrites the input, and all views of it equal the output's view.
+                // No other output of this launch overwrites the input, and all views of the input in this launch equal
+                // the output's view.
                 let free = launch
                     .outputs
                     .iter()
@@ -146,8 +149,8 @@ fn merge_in_place(launches: &[Launch], allocations: &[BufferAllocation]) -> Vec<
     block
 }
 
-/// Assigns each block the lowest free offset among the blocks with overlapping lifetimes, largest block first. Returns
-/// the size of the arena.
+/// Assigns each block the lowest offset that is free during its lifetime, largest block first. Returns the size of the
+/// arena.
 fn pack_blocks(allocations: &mut [BufferAllocation], block: &[usize]) -> usize {
     struct MergedBlock {
         number: usize,

@@ -4,9 +4,9 @@ use super::{Launch, Plan, Slot, SlotRole};
 
 /// Moves every launch that depends only on constants to [`Plan::setup`].
 ///
-/// A kernel is a function of its operands. The program changes the state of a random number generator, so its numbers
-/// are not constant. A fill (a launch without inputs) is not moved: writing it costs as little as reading it, and a
-/// fill that is fused with its consumer needs no memory.
+/// The outputs of a kernel depend only on its operands. A random kernel also updates the state of its generator, so its
+/// numbers are not constant. A fill (a launch without inputs) is not moved: writing it costs as little as reading it,
+/// and a fill that is fused with its consumer needs no memory.
 pub(super) fn fold(mut plan: Plan) -> Plan {
     let launches = &plan.launches;
     let is_scratch = |slot| plan.role(slot) == SlotRole::Scratch;
@@ -19,14 +19,15 @@ pub(super) fn fold(mut plan: Plan) -> Plan {
         launch.operands().for_each(|o| touching[o.slot].push(k));
     }
     let is_fill = |k: usize| launches[k].inputs.is_empty() && !launches[k].updates();
-    // Every writer of an operand of a constant launch must be constant; inputs may also be written by fills.
+    // Every launch that writes an operand of a constant launch must be constant; an input may also be written by a
+    // fill.
     let stays = |constant: &[bool], launch: &Launch| {
         let lasts = |slot: Slot| match plan.role(slot) {
             SlotRole::Constant => true,
             SlotRole::Scratch => !writers[slot].is_empty() && writers[slot].iter().all(|&k| constant[k] || is_fill(k)),
             SlotRole::Input | SlotRole::ExternalRead | SlotRole::ExternalWrite | SlotRole::State => false,
         };
-        // A launch that is not constant may touch the slot only after its last writer.
+        // A launch that is not constant may read the slot only after the last launch that writes it.
         let is_complete = |slot: Slot| touching[slot].iter().all(|k| constant[*k] || Some(k) > writers[slot].last());
         launch.inputs.iter().all(|o| lasts(o.slot))
             && launch.outputs.iter().all(|o| writers[o.slot].iter().all(|&w| constant[w]) && is_complete(o.slot))

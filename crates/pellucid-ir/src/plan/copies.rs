@@ -4,8 +4,8 @@ use super::{Elision, Launch, Plan, SlotRole, SlotView};
 use crate::kernel::Kernel;
 use crate::shape::{Layout, Overlap};
 
-/// Removes copies whose source can be written directly to the destination, and copies that only matrix products read,
-/// since these accept any strides.
+/// Removes copies whose source can be written directly to the destination, and copies whose result only matrix products
+/// read, since a matrix product can read a transposed factor directly.
 pub(super) fn remove(mut plan: Plan) -> Plan {
     let mut k = 0;
     while k < plan.launches.len() {
@@ -24,15 +24,15 @@ fn is_whole(plan: &Plan, operand: &SlotView) -> bool {
     operand.layout.is_contiguous() && operand.layout.offset() == 0 && operand.bytes() == plan.slots[operand.slot]
 }
 
-/// Redirects all writers and readers of the source of copy `k` to its destination and removes the copy. Returns false,
-/// with the plan unchanged, if that is not possible.
+/// Redirects all writers and readers of the source of copy `k` to the destination of the copy, and removes the copy.
+/// Returns false, with the plan unchanged, if that is not possible.
 fn write_to_destination(plan: &mut Plan, k: usize) -> bool {
     let (from, to) = (plan.launches[k].inputs[0].clone(), plan.launches[k].outputs[0].clone());
     let fits = plan.role(from.slot) == SlotRole::Scratch
         && !plan.is_wanted(from.slot)
         && is_whole(plan, &from)
         && to.layout.is_contiguous()
-        // A broadcast source has another number of elements.
+        // A broadcast changes the number of elements.
         && from.bytes() == to.bytes()
         && from.overlap(&to) == Overlap::Disjoint;
     let users: Vec<usize> = plan.users(from.slot).collect();
@@ -53,7 +53,7 @@ fn write_to_destination(plan: &mut Plan, k: usize) -> bool {
             l.outputs.iter().chain(reads).any(|o| o.overlap(&to) != Overlap::Disjoint)
         })
     };
-    // A rejected run must leave the state unchanged.
+    // A run in which a launch rejects a value must leave the state unchanged.
     let first = if launches[producer].kernel.info().writes_before_rejection { producer } else { producer + 1 };
     if plan.role(to.slot) == SlotRole::State && launches[first..k].iter().any(|l| l.can_fail) {
         return false;
@@ -80,8 +80,8 @@ fn write_to_destination(plan: &mut Plan, k: usize) -> bool {
     remove_copy(plan, k, users, moved, &from, &to)
 }
 
-/// Redirects the matrix products that read the destination of copy `k` to its source and removes the copy. Returns
-/// false, with the plan unchanged, if that is not possible.
+/// Redirects the matrix products that read the destination of copy `k` to the source of the copy, and removes the copy.
+/// Returns false, with the plan unchanged, if that is not possible.
 fn read_from_source(plan: &mut Plan, k: usize) -> bool {
     let (from, to) = (plan.launches[k].inputs[0].clone(), plan.launches[k].outputs[0].clone());
     if plan.role(to.slot) != SlotRole::Scratch || plan.is_wanted(to.slot) || !is_whole(plan, &to) {
@@ -91,7 +91,7 @@ fn read_from_source(plan: &mut Plan, k: usize) -> bool {
     let source_layout = |o: &SlotView| {
         let rank = o.layout.shape().rank();
         let layout = from.layout.reshape(o.layout.shape()).filter(|_| is_whole(plan, o) && o.dtype == from.dtype)?;
-        // Packing needs stride 1 along one of the last two axes.
+        // A matrix product packs factors efficiently only if one of their last two axes has stride 1.
         let strides = layout.strides();
         (rank >= 2 && strides[rank - 2..].contains(&1)).then_some(layout)
     };
@@ -128,7 +128,7 @@ fn read_from_source(plan: &mut Plan, k: usize) -> bool {
     true
 }
 
-/// Rewrites the users of a buffer with `moved` and removes copy `k`. Returns false, with the plan unchanged, if a
+/// Rewrites the launches `users` with `moved` and removes copy `k`. Returns false, with the plan unchanged, if a
 /// rewritten launch has overlapping operands.
 fn remove_copy(
     plan: &mut Plan,

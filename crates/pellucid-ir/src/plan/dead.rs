@@ -30,7 +30,7 @@ pub(super) fn remove(mut plan: Plan) -> Plan {
                 keep
             });
         }
-        // Earlier values of the outputs are needed as well, since the launch may write only a part of each output.
+        // The outputs count as needed before the launch as well, since the launch may write only a part of their slots.
         launch.operands().for_each(|o| needed[o.slot] = true);
         kept.push(launch);
     }

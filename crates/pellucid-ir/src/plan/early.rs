@@ -1,5 +1,5 @@
 //! Early scheduling: a launch that writes at most 64 bytes to slots other than state runs as early as possible, so that
-//! its inputs are freed.
+//! its inputs are freed early.
 
 use super::order::Footprint;
 use super::{Plan, SlotRole, SlotView};
@@ -8,8 +8,8 @@ use super::{Plan, SlotRole, SlotView};
 /// counter.
 const MAX_HOISTED_BYTES: usize = 64;
 
-/// Moves every launch that writes at most [`MAX_HOISTED_BYTES`] to slots other than [`SlotRole::State`] (an optimizer
-/// update, for example) directly after the last launch that it must follow.
+/// Moves every launch that writes at most [`MAX_HOISTED_BYTES`] bytes to slots other than [`SlotRole::State`] (an
+/// optimizer update, for example) directly after the last launch that it must follow.
 pub(super) fn hoist(mut plan: Plan) -> Plan {
     for j in 1..plan.launches.len() {
         let launch = &plan.launches[j];

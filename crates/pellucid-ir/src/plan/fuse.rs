@@ -12,10 +12,11 @@
 //! | matrix product | map, copy | matrix product, with the map as its epilogue |
 //!
 //! Two fusions are for [launch-bound](Plan::is_launch_bound) plans only: a map with other operands on the result of a
-//! reduction, and a map with one element, whose value is then computed for each element of the consumer.
+//! reduction, and a map with a result of one element, which the fused kernel recomputes for each element of the
+//! consumer.
 //!
 //! The value is rounded to the dtype in which it would have been stored ([`Splice`]), so no bit changes. If other
-//! launches read it too, the fused kernel stores it as an additional output.
+//! launches or the caller read the value too, the fused kernel stores it as an additional output.
 
 mod result;
 
@@ -38,17 +39,17 @@ const MAX_STEPS: usize = 192;
 const FUNCTION_STEPS: usize = 12;
 /// The largest size in bytes of a product that is still in a cache when the next kernel reads the product.
 const MAX_CACHED_BYTES: usize = 4 << 20;
-/// The maximum distance, in launches, of two launches that are fused although the fusion extends the lifetime of more
+/// The maximum distance, in launches, of two launches that are fused even if the fusion extends the lifetime of more
 /// memory than it frees.
 const MAX_FUSION_DISTANCE: usize = 4;
 
-/// Fuses all launches that can be fused, from the first to the last.
+/// Fuses all launches that can be fused, in the order of the plan.
 pub(super) fn fuse(mut plan: Plan) -> Plan {
     let mut remaining = plan.launches.len();
     while remaining > 0 {
         let mut at = plan.launches.len() - remaining;
         remaining -= 1;
-        // A fused launch may be fused again with the producers of its other inputs.
+        // The fused launch may be fused again, with the producers of its other inputs.
         while let Some(fused) = fuse_with_producer(&mut plan, at) {
             at = fused;
         }
@@ -89,7 +90,7 @@ fn first_part(launch: &Launch) -> &'static str {
     launch.parts.first().copied().unwrap_or_else(|| launch.kernel.name())
 }
 
-/// Two launches fused into one, and the index of the fused launch.
+/// Two launches fused into one, and how the fused launch replaces them in the plan.
 struct FusedPair {
     launch: Launch,
     interleaving: Interleaving,
@@ -99,7 +100,8 @@ struct FusedPair {
     keeps_producer: bool,
 }
 
-/// The reason why two launches are not fused; `None` if fusion is not expected and the report omits it.
+/// The reason why two launches are not fused; `None` if the report omits the pair, because its fusion is not to be
+/// expected.
 type FusionRejection = Option<&'static str>;
 
 /// Replaces launches `i` and `j` by the fused launch. Returns the index of the fused launch.
@@ -125,8 +127,8 @@ fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRejecti
     if finish.is_some() {
         consumer.space = consumer.result.clone();
     }
-    // An update reads and writes several times as many bytes as the product contains. In the epilogue, tile by tile,
-    // it is not faster than as a separate kernel.
+    // An update of a state reads and writes several times as many bytes as the product contains. As an epilogue, which
+    // runs tile by tile, it is not faster than as a separate kernel.
     let updates = b.outputs.iter().any(|o| plan.role(o.slot) == SlotRole::State);
     if updates
         && !plan.is_launch_bound
@@ -141,7 +143,7 @@ fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRejecti
         let others = plan.users(o.slot).any(|k| k != i && k != j);
         !overwritten && (plan.is_wanted(o.slot) || others)
     };
-    // A fill is recomputed by each of its readers.
+    // A fill is fused into each of its readers, which recompute it.
     let is_recomputed = a.inputs.is_empty() && matches!(a.kernel, Kernel::Map(_));
     let stored: Vec<bool> = a.outputs.iter().map(|o| !is_recomputed && is_read_elsewhere(o)).collect();
     let keeps_producer = is_recomputed && a.outputs.iter().any(is_read_elsewhere);
@@ -164,7 +166,7 @@ fn fuse_pair(plan: &Plan, i: usize, j: usize) -> Result<FusedPair, FusionRejecti
         return Err(Some("the fused kernel would have too many operands or instructions"));
     }
     if !launch.is_sound() {
-        return Err(Some("the second writes an operand that the first reads in another layout"));
+        return Err(Some("an output of the fused kernel would overlap another operand that it must not overwrite"));
     }
     let costs = LifetimeCosts::compute(plan, i, j, &pair.stored);
     if j - i > MAX_FUSION_DISTANCE && costs.at_producer.min(costs.at_consumer) > costs.freed {
@@ -179,7 +181,7 @@ struct LifetimeCosts {
     at_producer: usize,
     /// Bytes that are live for longer if the fused launch takes the position of the consumer.
     at_consumer: usize,
-    /// Bytes that no longer need memory.
+    /// Bytes of results that are no longer stored.
     freed: usize,
 }
 
@@ -201,8 +203,8 @@ impl LifetimeCosts {
     }
 }
 
-/// Returns the number of instructions of the programs of a kernel. If `functions` is set, a function counts as
-/// [`FUNCTION_STEPS`] instructions in each pass over a row.
+/// Returns the number of instructions of the programs of a kernel. If `functions` is set, a function such as tanh
+/// counts as [`FUNCTION_STEPS`] instructions in each pass over a row that computes it.
 fn instruction_count(kernel: &Kernel, functions: bool) -> usize {
     let count = |program: &Program| {
         let mut passes = 1;
@@ -219,7 +221,7 @@ fn instruction_count(kernel: &Kernel, functions: bool) -> usize {
     }
 }
 
-/// The producer or the consumer of a fusion, with its index space and its operands over that space.
+/// The producer or the consumer of a fusion, with its index space and its operands as views over this space.
 struct FusionSide<'a> {
     launch: &'a Launch,
     space: Shape,
@@ -229,7 +231,7 @@ struct FusionSide<'a> {
     outputs: Vec<SlotView>,
     /// Whether all operands are elementwise, so that the index space may be reshaped.
     is_elementwise: bool,
-    /// Whether the launch computes one element, which is computed for each element of the other launch.
+    /// Whether the launch has a result of one element, which is recomputed for each element of the other launch.
     is_repeated: bool,
 }
 
@@ -249,7 +251,7 @@ impl<'a> FusionSide<'a> {
         Some(FusionSide { launch, space, result, inputs, outputs, is_elementwise, is_repeated: false })
     }
 
-    /// Returns the same launch over an index space of another shape.
+    /// Returns the same launch over the index space `space`; `None` if an operand cannot be viewed in this shape.
     fn broadcast_to_space(&self, space: &Shape) -> Option<FusionSide<'a>> {
         let reshape_view = |o: &SlotView| {
             let layout = o.layout.broadcast_to(&self.space)?.reshape(space)?;
@@ -260,7 +262,8 @@ impl<'a> FusionSide<'a> {
         Some(FusionSide { space: space.clone(), result: space.clone(), inputs, outputs, ..*self })
     }
 
-    /// Returns the launch of one element as a launch that computes this element for each element of `space`.
+    /// Returns a launch with a result of one element as a launch that computes this element for each element of
+    /// `space`.
     fn repeated_over(&self, space: &Shape) -> Option<FusionSide<'a>> {
         let scalar_view = |o: &SlotView| Some(SlotView { layout: o.layout.reshape(&Shape::scalar())?, ..o.clone() });
         let broadcast_view =
@@ -282,8 +285,8 @@ fn broadcast_shape<'a>(operands: impl IntoIterator<Item = &'a SlotView>) -> Opti
     Shape::broadcast_all(operands.into_iter().map(|o| o.layout.shape()))
 }
 
-/// Reshapes one of the launches so that both have the same index space. With `repeats`, a producer of one element may
-/// compute it for each element of the consumer.
+/// Reshapes one of the launches so that both have the same index space. With `repeats`, a producer whose result has one
+/// element may compute it for each element of the consumer.
 fn align_spaces<'a>(
     producer: FusionSide<'a>,
     consumer: FusionSide<'a>,
@@ -308,7 +311,7 @@ fn align_spaces<'a>(
     }
 }
 
-/// Returns the program of an elementwise kernel or reduction, and its parameters.
+/// Returns the program that a kernel applies to its inputs, and the parameters of the program; `None` if there is none.
 fn program_of(launch: &Launch) -> Option<(Arc<Program>, Params)> {
     if launch.kernel == Kernel::Copy {
         let cast = Program::cast(launch.inputs[0].dtype, launch.outputs[0].dtype);
@@ -352,7 +355,7 @@ fn is_scattered(layout: &Layout) -> bool {
     !(0..=1).contains(&inner)
 }
 
-/// Two launches over one index space that are fused.
+/// Two launches over the same index space that are to be fused.
 struct LaunchPair<'a> {
     producer: FusionSide<'a>,
     consumer: FusionSide<'a>,
@@ -361,7 +364,7 @@ struct LaunchPair<'a> {
 }
 
 impl LaunchPair<'_> {
-    /// Returns the source of each of these inputs of the consumer: a result of the producer, or an array.
+    /// Returns the source of each of the `inputs` of the consumer: a result of the producer, or an array in memory.
     fn sources(
         &self,
         inputs: &[SlotView],
@@ -402,7 +405,7 @@ impl LaunchPair<'_> {
         splice.append(&program, &params, &inputs).map_err(Some)
     }
 
-    /// Returns the outputs of the fused kernel with their values: all outputs of the consumer, whose values are `read`,
+    /// Returns the outputs of the fused kernel with their values: all outputs of the consumer, with the values `read`,
     /// then the stored outputs of the producer.
     fn outputs(&self, produced: &[SplicedValue], read: Vec<SplicedValue>) -> (Vec<SlotView>, Vec<SplicedValue>) {
         let (mut operands, mut values) = (self.consumer.outputs.clone(), read);
@@ -427,7 +430,7 @@ impl LaunchPair<'_> {
         };
         if producer.space != consumer.space || matches!((axes(producer), axes(consumer)), (Some(x), Some(y)) if x != y)
         {
-            return Err(Some("the rows of the two launches are along different axes"));
+            return Err(Some("the rows of the two launches differ"));
         }
         let rows = axes(producer).or(axes(consumer));
         let (mut splice, mut arrays) = (Splice::new(rows.is_some()), FusedArrays::default());
@@ -456,11 +459,11 @@ impl LaunchPair<'_> {
             return Err(None);
         }
         if stored.contains(&true) {
-            return Err(Some("other launches also read the value, and a reduction stores only its result"));
+            return Err(Some("the value is also read elsewhere, and a reduction stores only its result"));
         }
         let (reduced, finishing) = consumer.inputs.split_at(reduce.program.inputs.len());
-        // The value has one element for each result if the reduced axes have length 1. The finishing program is
-        // separate and cannot read it from registers of the reduction.
+        // If the reduced axes have length 1, the finishing program may read the value too. It is a separate program, so
+        // it cannot read registers of the program of the reduction.
         if finishing.iter().any(|x| producer.launch.writes(x.slot)) {
             return Err(Some("the finishing program also reads the value, and a reduction stores only its result"));
         }
@@ -470,9 +473,9 @@ impl LaunchPair<'_> {
         let read = splice.append(&reduce.program, &reduce.params, &inputs).map_err(Some)?;
         let spliced = splice.finish("fused", &read).map_err(Some)?;
         let mut inputs = arrays.select(&spliced);
-        // A reduction takes its index space from its inputs.
+        // The index space of a reduction is the shape to which its inputs broadcast.
         if broadcast_shape(&inputs).as_ref() != Some(&consumer.space) {
-            return Err(Some("no input of the fused kernel would have the reduced shape"));
+            return Err(Some("the inputs of the fused kernel would not have the shape that is reduced"));
         }
         inputs.extend_from_slice(finishing);
         let kernel =
@@ -481,7 +484,8 @@ impl LaunchPair<'_> {
     }
 }
 
-/// Returns the finishing program of reduction `b` if it, and not the reduction itself, reads results of `a`.
+/// Returns the finishing program of reduction `b` if the finishing program reads results of `a` and the reduction
+/// itself does not.
 fn finish_reading<'a>(b: &'a Launch, a: &Launch) -> Option<&'a Arc<Program>> {
     let Kernel::Reduce(reduce) = &b.kernel else { return None };
     let (reduced, finishing) = b.inputs.split_at(reduce.program.inputs.len());

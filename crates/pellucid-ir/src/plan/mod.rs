@@ -1,8 +1,8 @@
 //! Plans: lists of kernels over numbered buffer slots, in the order in which they run.
 //!
-//! In a recorded plan every result of a kernel has a slot of its own. The [passes](PASSES) transform it into a plan
-//! with bit-identical results, fewer kernels and less memory. A plan is pure data: it refers to no device and
-//! holds no values.
+//! In a recorded plan, every result of a kernel is in a separate slot. The [passes](PASSES) transform it into a plan
+//! with bit-identical results, fewer kernels and less memory. A plan is pure data: it refers to no device and holds no
+//! values.
 //!
 //! | file | contents |
 //! | --- | --- |
@@ -62,15 +62,15 @@ pub struct Launch {
     pub inputs: Vec<SlotView>,
     /// The operands that the kernel writes. Kernel families with state outputs also read them.
     pub outputs: Vec<SlotView>,
-    /// The names of the recorded kernels that were fused into this one; empty if it is not fused.
+    /// The names of the recorded kernels that were fused into this kernel; empty if no kernels were fused.
     pub parts: Vec<&'static str>,
-    /// The operation that the program called, whose last kernel this is; `None` for kernels outside of operations.
+    /// The operation whose call recorded the kernel; `None` outside of operations.
     pub operation: Option<&'static str>,
     /// Whether the kernel may fail because of values (such as an index out of bounds) that no earlier launch of the
     /// plan has checked.
     pub(crate) can_fail: bool,
     /// Whether several launches of one operation write an output of this launch, such as the copy of a tensor and the
-    /// scatter into this copy. The output has values after the last of them.
+    /// scatter into this copy. The output is complete only after the last of these launches.
     pub shares_result: bool,
 }
 
@@ -85,7 +85,7 @@ impl Launch {
     }
 }
 
-/// The owner and the writer of a slot's memory.
+/// The owner of a slot's memory, and whether the plan may write it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SlotRole {
     /// Memory that the plan writes and that is not visible outside.
@@ -98,7 +98,7 @@ pub enum SlotRole {
     /// Memory that the caller passes to every run and reads after it. The plan writes it; its contents before a run are
     /// not defined.
     ExternalWrite,
-    /// Memory that no launch of a run writes.
+    /// Memory of a constant, which no launch of a run writes.
     Constant,
     /// The memory of a tensor that exists outside the plan; the plan may read and write it.
     State,
@@ -115,17 +115,18 @@ pub struct Plan {
     pub setup: Vec<Launch>,
     /// The launches of one run, in order.
     pub launches: Vec<Launch>,
-    /// The operands that must hold their values at the end of a run.
+    /// The operands that the caller reads at the end of a run.
     pub outputs: Vec<SlotView>,
-    /// The names of slots for the printed plan.
+    /// The names of slots in the printed plan.
     pub names: BTreeMap<Slot, String>,
-    /// The offsets of the plan's own buffers, if the arena pass ran.
+    /// The offsets of the inputs and of the buffers that the plan owns, if the arena pass ran.
     pub arena: Option<Arena>,
-    /// Whether a launch costs more than a pass over a value in memory, as on a GPU. Kernels are then fused even if the
-    /// fused kernel is not faster than both.
+    /// Whether a launch takes longer than writing and reading a typical value in memory, as on a GPU. Kernels are then
+    /// fused even if only the time of a launch is saved.
     pub is_launch_bound: bool,
-    /// Whether a backend may keep the right factors of matrix products in a faster layout, in memory of their size,
-    /// when the plan only reads them and they are [`State`](SlotRole::State) or [`Constant`](SlotRole::Constant).
+    /// Whether a backend may keep the right factors of matrix products in a faster layout, in additional memory of the
+    /// same size, if the plan only reads them and they are [`State`](SlotRole::State) or
+    /// [`Constant`](SlotRole::Constant).
     pub packs_weights: bool,
     /// A report of the changes that the passes made.
     pub report: PassReport,
@@ -134,7 +135,7 @@ pub struct Plan {
 /// A report of the changes that the passes made to a recorded plan.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PassReport {
-    /// The number of recorded kernels.
+    /// The number of kernels before the passes.
     pub recorded: usize,
     /// The slots that no longer need memory, each with the reason.
     pub elided: Vec<(Slot, Elision)>,
@@ -145,9 +146,9 @@ pub struct PassReport {
 /// The reason why a slot needs no memory.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Elision {
-    /// No launch reads the slot.
+    /// No launch reads the slot, and its value is not needed after a run.
     Dead,
-    /// Another slot is read or written instead.
+    /// This other slot is read or written instead.
     Same(Slot),
     /// The value stays in registers of a fused kernel with these parts.
     Fused(Vec<&'static str>),
@@ -169,7 +170,7 @@ impl SlotView {
         Meta { shape: self.layout.shape().clone(), dtype: self.dtype }
     }
 
-    /// Returns the bytes of all elements; broadcast elements count once for each index.
+    /// Returns the size of all elements in bytes; a broadcast element counts once for each index.
     pub fn bytes(&self) -> usize {
         self.layout.shape().size() * self.dtype.size()
     }
@@ -190,7 +191,7 @@ impl Launch {
         Launch { kernel, inputs, outputs, parts, operation: None, can_fail: false, shares_result: false }
     }
 
-    /// Sets the operation that the program called.
+    /// Sets [`Launch::operation`].
     pub fn of_operation(self, operation: Option<&'static str>) -> Launch {
         Launch { operation, ..self }
     }
@@ -212,7 +213,8 @@ impl Launch {
         self.outputs.iter().max_by_key(|out| out.bytes())
     }
 
-    /// Adds the name of the operation, or of the kernel, to an [`Error::OutOfMemory`] without an operation.
+    /// Adds the name of the operation to an [`Error::OutOfMemory`] without an operation, or the name of the kernel if
+    /// the operation is unknown.
     fn name_memory(&self, error: &mut Error) {
         if matches!(error, Error::OutOfMemory { op: "", .. }) {
             error.set_operation(self.operation.or_else(|| self.parts().pop()).unwrap_or_default());
@@ -220,7 +222,7 @@ impl Launch {
     }
 
     /// Names the operation in an error of this launch, unless the launch computes several kernels: their errors name
-    /// the kernel. Adds the operation and the shape of the largest output to an [`Error::OutOfMemory`] that has none.
+    /// the kernel. Adds the operation and the shape of the largest output to an [`Error::OutOfMemory`] that lacks them.
     #[cold]
     pub fn named(&self, mut error: Error) -> Error {
         self.name_memory(&mut error);
@@ -239,7 +241,7 @@ impl Launch {
         self.kernel.flops(&metas(&self.inputs), &metas(&self.outputs))
     }
 
-    /// Returns the bytes read and written.
+    /// Returns the number of bytes that the kernel reads and writes.
     pub fn bytes(&self) -> usize {
         self.operands().map(|o| o.layout.accessed_elements() * o.dtype.size()).sum()
     }
@@ -302,8 +304,8 @@ impl Plan {
         self.roles.get(slot).copied().unwrap_or_default()
     }
 
-    /// Replaces slot `from` by `to` in all launches and outputs, and inserts a launch at the start that copies the
-    /// `bytes` bytes of `from` to `to`.
+    /// Replaces slot `from` by `to` in all launches and outputs, and inserts a first launch that copies all `bytes`
+    /// bytes of `from` to `to`.
     pub fn copy_first(&mut self, from: Slot, to: Slot, bytes: usize) {
         let operands = self.launches.iter_mut().flat_map(Launch::operands_mut).chain(&mut self.outputs);
         operands.filter(|o| o.slot == from).for_each(|o| o.slot = to);
@@ -316,7 +318,7 @@ impl Plan {
         self.launches.iter().map(Launch::flops).sum()
     }
 
-    /// Returns the bytes that the kernels of one run read and write.
+    /// Returns the number of bytes that the kernels of one run read and write.
     pub fn traffic(&self) -> usize {
         self.launches.iter().map(Launch::bytes).sum()
     }
@@ -327,12 +329,13 @@ impl Plan {
             || self.outputs.iter().any(|o| o.slot == slot)
     }
 
-    /// Iterates over the launches that touch `slot`.
+    /// Iterates over the indices of the launches that read or write `slot`.
     fn users(&self, slot: Slot) -> impl DoubleEndedIterator<Item = usize> {
         (0..self.launches.len()).filter(move |&k| self.launches[k].touches(slot))
     }
 
-    /// Adds the slots of `before` that no launch touches any more to the elided slots, with the reason `why`.
+    /// Adds each slot of `before` that no launch uses any more to the elided slots of the report, with the reason
+    /// `why`.
     fn elide(&mut self, before: impl IntoIterator<Item = Slot>, why: &Elision) {
         for slot in before {
             let known = self.report.elided.iter().any(|(s, _)| *s == slot);

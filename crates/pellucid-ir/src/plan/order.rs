@@ -13,7 +13,8 @@ impl Plan {
     /// it against the same lengths, or if it is a position that a [`Pool`](crate::kernel::Pool) of the plan found.
     pub(super) fn mark_rejections(&mut self) {
         let mut checked: Vec<IndexCheck> = Vec::new();
-        // Slots of positions, with the number of elements to which they refer.
+        // The slots that store positions found by a `Pool`, with the number of elements that the positions can refer
+        // to.
         let mut positions: Vec<(Slot, usize)> = Vec::new();
         for launch in &mut self.launches {
             launch.can_fail = launch.kernel.info().rejects_values;
@@ -33,7 +34,7 @@ impl Plan {
     }
 }
 
-/// Index tensors with the lengths of the axes that they index.
+/// A check of index tensors against the lengths of the axes that they index.
 #[derive(PartialEq)]
 struct IndexCheck {
     indices: Vec<SlotView>,
@@ -55,7 +56,8 @@ impl IndexCheck {
         Some(IndexCheck { indices: launch.inputs[1..].to_vec(), lengths })
     }
 
-    /// Returns true if every index is one of these positions and refers to no more elements than its axis has.
+    /// Returns true if every index tensor stores positions of a `Pool`, which can refer to at most as many elements as
+    /// its axis has.
     fn holds_for(&self, positions: &[(Slot, usize)]) -> bool {
         let holds = |(index, &length): (&SlotView, &usize)| {
             index.dtype == DType::I64 && positions.iter().any(|&(slot, count)| slot == index.slot && count <= length)
@@ -64,7 +66,7 @@ impl IndexCheck {
     }
 }
 
-/// The slots that several launches read and write, for conflicts between all of them and another launch.
+/// The slots that several launches read and write, for finding conflicts between these launches and another launch.
 pub(super) struct Footprint<'a> {
     plan: &'a Plan,
     slots: Vec<SlotAccess>,

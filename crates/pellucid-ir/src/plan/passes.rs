@@ -25,7 +25,7 @@ pub const PASSES: [Pass; 6] = [
     Pass { name: "early", description: "runs launches that free memory as early as possible", run: early::hoist },
     Pass {
         name: "arena",
-        description: "assigns all buffers that the plan owns to one allocation and shares memory between them",
+        description: "places all buffers that the plan owns in one allocation, in which they share memory",
         run: arena::assign_offsets,
     },
 ];
@@ -80,8 +80,8 @@ impl Plan {
     /// Returns the plan after `passes`.
     ///
     /// # Panics
-    /// Panics in debug builds, if the plan or the result of a pass is invalid: a launch reads memory that no earlier
-    /// launch has written, for example. The message names the pass, the launch and the slot.
+    /// Panics in debug builds, if the plan or the result of a pass is invalid, for example because a launch reads
+    /// memory that no earlier launch has written. The message names the pass, the launch and the slot.
     #[must_use]
     pub fn after(mut self, passes: Passes) -> Plan {
         self.report.recorded = self.launches.len();
@@ -91,7 +91,7 @@ impl Plan {
         }
         let selected = PASSES.iter().enumerate().filter(|(k, _)| passes.0 >> k & 1 == 1);
         selected.fold(self, |mut plan, (_, pass)| {
-            // A pass may have removed the launch that checked an index first.
+            // The previous pass may have removed the launch that was the first to check an index.
             plan.mark_rejections();
             let before = verifies.then(|| plan.clone());
             let plan = (pass.run)(plan);

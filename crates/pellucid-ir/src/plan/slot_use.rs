@@ -1,9 +1,9 @@
-//! The requirements of a plan on the buffers of its slots.
+//! The access of a plan to its slots, and what the plan requires of their buffers.
 
 use super::{Launch, Plan};
 use crate::error::{Error, Result};
 
-/// The access to a slot for which a launch holds the borrow word of its storage.
+/// The access to a slot, which decides how a launch holds the borrow word of the storage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SlotAccess {
     /// No kernel uses the slot.
@@ -15,7 +15,7 @@ pub enum SlotAccess {
     Write,
 }
 
-/// Returns the use of each of `slots` slots by the launches of a plan.
+/// Returns the access of the launches of a plan to each of its `slots` slots.
 pub fn slot_access<'a>(slots: usize, launches: impl IntoIterator<Item = &'a Launch>) -> Vec<SlotAccess> {
     let mut access = vec![SlotAccess::Unused; slots];
     for launch in launches {
@@ -52,7 +52,9 @@ impl SlotUse {
             for (k, operand) in launch.operands().enumerate() {
                 let reads = k < launch.inputs.len() + state_outputs && operand.layout.shape().size() > 0;
                 let Some(slot) = uses.get_mut(operand.slot) else {
-                    return Err(Error::invalid(launch.kernel.name(), "an operand is in a slot that does not exist"));
+                    let reason =
+                        format!("an operand is in slot {}, got a plan of {} slots", operand.slot, plan.slots.len());
+                    return Err(Error::invalid(launch.kernel.name(), reason));
                 };
                 slot.is_read_first |= reads && !slot.is_used;
                 slot.is_used = true;
@@ -77,7 +79,7 @@ impl SlotUse {
     #[cold]
     fn buffer_error(&self, bytes: usize) -> Error {
         let reason = match bytes < self.bytes {
-            true => format!("a slot must have {} bytes, got a buffer of {bytes} bytes", self.bytes),
+            true => format!("a slot needs a buffer of at least {} bytes, got {bytes} bytes", self.bytes),
             false => "an operand that the plan reads has never been written; write it before the launch".to_string(),
         };
         Error::invalid("launch", reason)

@@ -4,7 +4,7 @@ use super::print::bytes;
 use super::{BufferAllocation, Plan};
 use std::fmt::Write;
 
-/// The height of the memory axis in pixels.
+/// The height of the picture of the arena in pixels.
 const HEIGHT: f64 = 480.0;
 /// The maximum width of one launch in pixels.
 const COLUMN: f64 = 18.0;
@@ -15,8 +15,8 @@ impl Plan {
     /// Returns the arena over time as SVG.
     ///
     /// Each buffer is a rectangle. Its width spans the first to the last launch that uses the buffer, and its height is
-    /// the size of the buffer. Rectangles and launches have tooltips. Without an arena, every buffer is drawn at an
-    /// offset of its own.
+    /// the size of the buffer. The rectangles and the launches show tooltips. Without an arena, every buffer is drawn
+    /// at an offset of its own.
     pub fn to_svg(&self) -> String {
         let (allocations, total) = self.allocations();
         let launches = self.launches.len().max(1);
@@ -39,7 +39,7 @@ impl Plan {
             let (w, h) = (column * (last + 1 - allocation.first.min(last)) as f64, y(allocation.offset) - top);
             let hue = allocation.slot * 47 % 360;
             let title = format!(
-                "buffer {}: {} at {}, launches {} to {last}",
+                "buffer {}: {} at byte {}, launches {} to {last}",
                 allocation.slot,
                 bytes(allocation.bytes),
                 allocation.offset,

@@ -103,7 +103,7 @@ fn dead_removes_unused_launches_and_outputs() {
     let (state, numbers) = (w.slot(SlotRole::State, [4]), w.slot(SlotRole::Scratch, [4]));
     let generator = SlotView { layout: Layout::contiguous([2].into()), dtype: DType::I64, ..state };
     w.launch(Kernel::Random(Random { distribution: Distribution::Uniform }), &[], &[&generator, &numbers]);
-    // A map with two outputs, one of which is read.
+    // A map with two outputs, of which only one is read.
     let [both, other] = [(); 2].map(|()| w.slot(SlotRole::Scratch, [4]));
     let two = Formula::new("two", &[crate::formula::Input::NUMBER], 0, |x, _| vec![x[0].exp(), x[0].sin()]);
     w.launch(map(&two), &[&x], &[&both, &other]);
@@ -124,7 +124,7 @@ fn constants_moves_constant_launches_to_the_setup() {
     let table = w.map(exp(), &[&c]);
     let table = w.map(exp(), &[&table]);
     let y = w.map(add(), &[&x, &table]);
-    // A constant value that is overwritten later.
+    // A constant value that a later launch overwrites.
     let mixed = w.map(exp(), &[&c]);
     w.launch(map(add()), &[&mixed, &x], &[&mixed]);
     w.plan.outputs = vec![y, mixed];
@@ -228,7 +228,7 @@ fn copies_keeps_a_copy_whose_destination_is_read_before() {
     w.launch(Kernel::Copy, &[&y], &[&state]);
     w.plan.outputs.push(old);
     assert_eq!(w.after(&["copies"]).launches.len(), 3);
-    // The source of the copy is also an output of the plan.
+    // The source of the copy is also an output of the plan, so the copy must stay.
     let mut w = PlanBuilder::default();
     let (x, state) = (w.slot(SlotRole::Input, [4]), w.slot(SlotRole::State, [4]));
     let y = w.map(exp(), &[&x]);
@@ -237,7 +237,7 @@ fn copies_keeps_a_copy_whose_destination_is_read_before() {
     assert_eq!(w.after(&["copies"]).launches.len(), 2);
 }
 
-/// If the iteration of `svd` or `eigh` does not converge, the states of a plan have their previous values.
+/// If the iteration of `svd` or `eigh` does not converge, the states of a plan keep their values.
 #[test]
 fn states_are_written_after_decompositions_that_may_fail() {
     for kernel in [Factorization::Svd(SvdVectors::Without), Factorization::Eigh { vectors: false }] {
@@ -292,7 +292,7 @@ fn fuse_merges_maps_into_rows_reductions_and_products() {
         let e = (x - x.row_max()).exp();
         e / e.row_sum()
     });
-    // The epilogue of the product ends before the row kernel.
+    // A row kernel cannot be part of the epilogue of the product.
     let soft = w.slot(SlotRole::Scratch, [3, 5]);
     let row = Kernel::Row(Row { axes: AxisSet::from_iter([1]), program: program(softmax), params: Params::new() });
     w.launch(row, &[&y], &[&soft]);
@@ -337,7 +337,8 @@ fn fuse_updates_states_in_reductions_where_launches_are_expensive() {
     assert!(plan.launches[0].is_sound());
 }
 
-/// A reduction over an axis of length 1 has as many results as operands, so its finish can read its operand too.
+/// A reduction over an axis of length 1 has as many results as operand elements, so its finishing program can also read
+/// the operand.
 #[test]
 fn fuse_stores_a_map_that_a_reduction_and_its_finish_read() {
     for (length, families_of_plan) in [(1, ["map", "reduce"].as_slice()), (2, &["map", "reduce", "map"])] {
@@ -371,8 +372,8 @@ fn fuse_bounds_the_functions_of_a_kernel_where_launches_are_expensive() {
     }
 }
 
-/// A softmax that is fused with a preceding softmax recomputes it in each pass, so the source of a chain of softmaxes
-/// grows quadratically.
+/// A softmax that is fused with a preceding softmax recomputes the preceding one in each pass, so the source of a chain
+/// of softmaxes grows quadratically.
 #[test]
 fn fuse_bounds_the_functions_of_the_passes_of_a_row() {
     let softmax = formula!(

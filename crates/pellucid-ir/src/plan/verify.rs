@@ -6,7 +6,7 @@
 //! | overlap | An output overlaps another operand only as the kernel allows. |
 //! | order | Every byte that is read has been written before, unless it is defined at the start of a run. |
 //! | results | A pass removes no write to memory that is visible outside the plan. |
-//! | arena | Two buffers share memory only if no launch uses both, except to write one in place over the other. |
+//! | arena | Two buffers share memory only if their lifetimes do not overlap, except that a launch may write one buffer in place over another at the end of its lifetime. |
 
 use super::arena::visit_uses;
 use super::{Arena, Launch, Plan, Slot, SlotRole, SlotView};
@@ -21,7 +21,7 @@ use std::ops::Range;
 const MAX_ELEMENTS: usize = 1 << 12;
 
 impl Plan {
-    /// Panics if the plan violates a rule of this file. `before` is the plan before `pass`.
+    /// Panics if the plan violates one of the rules of verification. `before` is the plan before `pass`.
     pub(super) fn assert_valid(&self, before: Option<&Plan>, pass: &str) {
         let results = || before.and_then(|before| self.lost_result(before));
         let arena = || self.arena.as_ref().and_then(|arena| self.arena_fault(arena, before?));
@@ -69,12 +69,16 @@ impl Plan {
     fn lost_result(&self, before: &Plan) -> Option<String> {
         let writes = |plan: &Plan, slot| plan.setup.iter().chain(&plan.launches).any(|launch| launch.writes(slot));
         let is_lost = |&slot: &Slot| before.is_wanted(slot) && writes(before, slot) && !writes(self, slot);
-        // The arena pass gives outputs another slot, and rule `order` covers them.
+        // The arena pass moves outputs to the slot of the arena; rule `order` checks them there.
         let is_checked = |slot: &Slot| self.arena.is_none() || before.role(*slot) != SlotRole::Scratch;
-        (0..before.slots.len()).filter(is_checked).find(is_lost).map(|slot| format!("no launch writes slot {slot} now"))
+        (0..before.slots.len())
+            .filter(is_checked)
+            .find(is_lost)
+            .map(|slot| format!("no launch writes slot {slot} any more"))
     }
 
-    /// Describes two buffers of the arena that share memory while both are live. `before` has the slots of the buffers.
+    /// Describes two buffers of the arena that share memory while both are live. `before` is the plan in which each
+    /// buffer still has its own slot.
     fn arena_fault(&self, arena: &Arena, before: &Plan) -> Option<String> {
         if before.arena.is_some() {
             return None;
@@ -125,7 +129,8 @@ impl WrittenMemory {
         WrittenMemory { slots }
     }
 
-    /// Describes the first read of a launch that precedes the write; otherwise adds the outputs of the launch.
+    /// Describes the first operand of a launch that is read before it is written. If there is none, adds the outputs of
+    /// the launch to the written memory.
     fn run(&mut self, launch: &Launch) -> Option<String> {
         if launch.kernel == Kernel::Copy {
             return self.copy(&launch.inputs[0], &launch.outputs[0]);
@@ -145,8 +150,8 @@ impl WrittenMemory {
         }
     }
 
-    /// Adds the elements of `to` whose source is written. A copy may read unwritten elements, which no kernel uses
-    /// later, if other elements of its source are written.
+    /// Adds the elements of `to` whose source elements are written. A copy may also read unwritten elements if some
+    /// elements of its source are written; no later kernel may use their copies.
     fn copy(&mut self, from: &SlotView, to: &SlotView) -> Option<String> {
         let Some(fault) = self.unwritten(from) else {
             self.add(to);
@@ -174,7 +179,7 @@ impl WrittenMemory {
     fn unwritten(&self, operand: &SlotView) -> Option<String> {
         let slot = operand.slot;
         let written = self.slots.get(slot)?.as_ref()?;
-        // Most operands are read as a whole from one range.
+        // Most operands are contained in a single range.
         let is_covered = written.contains(&extent(&operand.layout, operand.dtype));
         let gap = if is_covered { None } else { byte_ranges(operand).find(|range| !written.contains(range)) };
         gap.map(|gap| format!("reads bytes {} to {} of slot {slot} before they are written", gap.start, gap.end))
@@ -251,7 +256,7 @@ mod tests {
         Launch::new(Kernel::Map(Map { program, params: Params::new() }), inputs.into(), vec![output])
     }
 
-    /// Returns a plan over an input, slot 0, and three own slots of four elements each.
+    /// Returns a plan over an input, slot 0, and three scratch slots of four elements each.
     fn plan(launches: Vec<Launch>, output: SlotView) -> Plan {
         let roles = vec![SlotRole::ExternalRead, SlotRole::Scratch, SlotRole::Scratch, SlotRole::Scratch];
         Plan { slots: vec![16; 4], roles, launches, outputs: vec![output], ..Plan::default() }
@@ -271,7 +276,7 @@ mod tests {
         assert_fault(&plan(vec![add([x.clone(), part(2, 0, 4)], part(1, 0, 4))], part(1, 0, 4)), "launch 0");
         assert_fault(&plan(vec![add([x.clone(), part(2, 0, 4)], part(1, 0, 4))], part(1, 0, 4)), "slot 2");
         assert_fault(&plan(good.launches.clone(), part(2, 0, 4)), "the caller reads bytes 0 to 16 of slot 2");
-        // Two writes of halves together cover the slot; one of them does not.
+        // Each write covers one half of the slot, so that both are needed.
         let half = |offset| add([part(0, offset, 2), part(0, 0, 2)], part(1, offset, 2));
         assert_eq!(plan(vec![half(0), half(2)], part(1, 0, 4)).first_violation(), None);
         assert_fault(&plan(vec![half(0)], part(1, 0, 4)), "the caller reads bytes 0 to 16");

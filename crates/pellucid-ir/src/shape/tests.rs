@@ -18,13 +18,13 @@ fn operands_overlap_as_the_same_elements_partially_or_not() {
         (at(2, &[3]), at(2, &[3]), (4, 4), Overlap::Same),
         (at(2, &[1, 3]), at(2, &[3]), (4, 4), Overlap::Same),
         (at(2, &[3]), at(2, &[2]), (4, 4), Overlap::Partial),
-        // A column and a row: element (i, j) of a common shape is element i of one and element j of the other.
+        // A column and a row: element (i, j) of the common shape is element i of the column and element j of the row.
         (at(0, &[3, 1]), at(0, &[3]), (4, 4), Overlap::Partial),
         (at(0, &[2, 1, 3]), at(0, &[2, 3]), (4, 4), Overlap::Partial),
         (at(0, &[1, 3]), at(0, &[1, 1, 3]), (4, 4), Overlap::Same),
         (matrix.clone(), matrix.permute(&[1, 0]), (4, 4), Overlap::Partial),
         (matrix.permute(&[1, 0]), matrix.permute(&[1, 0]), (4, 4), Overlap::Same),
-        // Elements of different sizes: the same extent in elements is not the same extent in bytes.
+        // Elements of different sizes: equal extents in elements are different extents in bytes.
         (at(4, &[4]), at(2, &[2]), (4, 8), Overlap::Partial),
         (at(4, &[4]), at(4, &[4]), (4, 8), Overlap::Disjoint),
         (at(4, &[4]), at(0, &[4]), (4, 8), Overlap::Partial),

@@ -5,7 +5,7 @@ use super::*;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
-/// A list, and the words of storages.
+/// A wait list, and the borrow words of the storages that its kernels use.
 #[derive(Default)]
 struct ListModel {
     list: WaitList,
@@ -57,7 +57,7 @@ fn a_writer_overtakes_a_reader_a_bounded_number_of_times() {
         model.list.leave(writer);
     }
     let writer = model.join(&trainer, WRITE);
-    assert_eq!(model.first(), readers, "each reader was overtaken {OVERTAKINGS} times");
+    assert_eq!(model.first(), readers, "all readers must be first after they were overtaken {OVERTAKINGS} times");
     // A reader that comes later waits for the writer.
     readers.push(model.join(&new_thread(), READ));
     assert_eq!(model.first(), readers[..100]);
@@ -72,7 +72,7 @@ fn writers_do_not_overtake_writers() {
     let [first, second, reader, last] = words.map(|words| model.join(&new_thread(), words));
     assert_eq!(model.first(), [first]);
     model.list.leave(first);
-    // Both other kernels only read what the last writer writes.
+    // The two other kernels only read the storage that the last writer writes.
     assert_eq!(model.first(), [last]);
     model.list.leave(last);
     assert_eq!(model.first(), [second, reader]);
@@ -83,7 +83,7 @@ fn a_writer_whose_words_others_write_goes_after_them() {
     let mut model = ListModel::default();
     let reader = model.join(&new_thread(), &[(0, false), (1, true)]);
     let writer = model.join(&new_thread(), &[(0, true), (1, true)]);
-    assert_eq!(model.first(), [reader], "the reader writes a storage of the writer");
+    assert_eq!(model.first(), [reader], "the writer must not overtake a reader that also writes one of its storages");
     model.list.leave(reader);
     assert_eq!(model.first(), [writer]);
 }

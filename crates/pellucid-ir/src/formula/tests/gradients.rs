@@ -8,8 +8,8 @@ fn pairing(f: &Formula, x: &[Vec<f64>], params: &[f64], g: &[Vec<f64>], elements
     y.iter().zip(g).flat_map(|(y, g)| y.iter().zip(g)).map(|(y, g)| y * g).sum()
 }
 
-/// Compares the gradient of `f` at x with central differences, then recurses into the gradient, whose
-/// inputs count as independent, until `order` is 0.
+/// Compares the gradient of `f` at x with central differences, then does the same for the gradient, with all of its
+/// inputs as independent variables, until `order` is 0.
 fn check_gradients(f: &Formula, x: &[Vec<f64>], params: &[f64], elements: usize, order: usize) {
     let y = evaluate(f, x, params, elements);
     let weight = |j: usize, e: usize| 0.7 + 0.31 * j as f64 - 0.23 * e as f64;

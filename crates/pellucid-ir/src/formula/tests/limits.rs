@@ -62,7 +62,10 @@ fn the_unselected_operand_does_not_affect_gradients() {
     slopes(f, &[(0.0, 0.0), (-1.0, 0.0), (2.0, 0.5)]);
     let f = formula!(|x| x.gt(0).select(x, 0.0));
     let g = gradient_at(f, &[vec![-1.0]], &[], &[vec![INF]]);
-    assert_eq!(g[0][0], 0.0, "an infinite gradient must be deselected, not multiplied by zero");
+    assert_eq!(
+        g[0][0], 0.0,
+        "the gradient of an unselected operand must be 0, even if the incoming gradient is infinite"
+    );
 }
 
 #[test]

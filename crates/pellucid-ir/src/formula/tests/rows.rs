@@ -129,7 +129,7 @@ fn an_empty_row_sums_to_zero() {
 
 #[test]
 fn masked_positions_have_zero_gradients() {
-    // A masked position is −∞: its weight and its gradient are exactly zero.
+    // The value at a masked position is −∞, so its weight and its gradient are exactly zero.
     let x = vec![vec![0.5, f64::NEG_INFINITY, 1.5]];
     let g = vec![vec![1.0, 5.0, -2.0]];
     for f in [softmax(), declared_softmax()] {

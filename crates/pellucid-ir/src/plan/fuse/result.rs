@@ -8,8 +8,8 @@ use crate::plan::{Launch, SlotView};
 use crate::shape::Layout;
 use std::sync::Arc;
 
-/// The program on the result of a reduction or product, while it is fused. Array 0 stands for the result; the other
-/// arrays follow.
+/// A program that is applied to the result of a reduction or a matrix product, while fusion extends it. Array 0
+/// represents the result; the other arrays follow.
 struct ResultProgram {
     splice: Splice,
     arrays: FusedArrays,
@@ -22,8 +22,8 @@ impl ResultProgram {
         ResultProgram { splice: Splice::new(false), arrays }
     }
 
-    /// Adds the program that the producer applies to its result and to `others`, and returns its values. Without a
-    /// program, the value is the result.
+    /// Adds the program that the producer applies to its result and to `others`, and returns its values. If there is no
+    /// program, the only value is the result itself.
     fn add_applied(
         &mut self,
         applied: Option<(&Arc<Program>, &Params)>,
@@ -47,7 +47,8 @@ impl ResultProgram {
         self.splice.append(&program, &params, &inputs).map_err(Some)
     }
 
-    /// Returns the program with these results, and its arrays except the result of the producer.
+    /// Returns the program that stores `values`, and the arrays that it reads, except the result of the reduction or
+    /// product.
     fn finish(self, values: &[SplicedValue]) -> Result<(Spliced, Vec<SlotView>), FusionRejection> {
         let spliced = self.splice.finish("fused", values).map_err(Some)?;
         if spliced.arrays[0] != 0 {
@@ -78,7 +79,8 @@ impl LaunchPair<'_> {
         Ok(self.with_finish(reduce, spliced, (reduced, others), outputs))
     }
 
-    /// Fuses a map on the result of a reduction into the reduction. `wide` allows operands other than that result.
+    /// Fuses a map on the result of a reduction into the reduction. With `wide`, the map may have other operands and
+    /// several outputs.
     pub(super) fn fuse_finish(&self, reduce: &Reduce, wide: bool) -> Result<Launch, FusionRejection> {
         map_of(self.consumer.launch)?;
         let accumulator = match reduce.op {
@@ -118,7 +120,8 @@ impl LaunchPair<'_> {
         Ok(self.launch(kernel, inputs, outputs))
     }
 
-    /// Returns the launch of a reduction of `reduced` with another finishing program, whose other arrays are `others`.
+    /// Returns the launch of `reduce` on the inputs `reduced`, with the finishing program `spliced`, whose further
+    /// inputs are `others`.
     fn with_finish(
         &self,
         reduce: &Reduce,
