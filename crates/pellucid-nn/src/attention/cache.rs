@@ -4,7 +4,7 @@ use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, autocast_dtype, ops, unwrap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A cache of keys and values for later queries. With it, a decoding step projects only the new positions.
+/// A cache of the keys and values of earlier positions. With it, a decoding step projects only the new positions.
 ///
 /// The buffers are allocated once for `capacity` positions and written in place. The number of cached positions is a
 /// tensor, so a decoding step can be captured and replayed. A cache belongs to one attention layer and one batch:
@@ -22,11 +22,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// assert!((last - whole.narrow(1, 4, 1)).abs().max(..).item::<f32>() < 1e-6);
 /// ```
 ///
-/// A clone is an independent copy. Beam search selects the sequences that it continues by
-/// [`reorder`](KvCache::reorder).
+/// A clone is an independent copy. Beam search keeps the selected sequences by [`reorder`](KvCache::reorder).
 #[derive(Debug)]
 pub struct KvCache {
-    /// The keys, `[N, G, C, D]`.
+    /// The keys, `[N, G, C, D]`: batch size N, G key-value heads, capacity C, head width D.
     keys: Tensor,
     /// The values, `[N, G, C, D]`.
     values: Tensor,
@@ -69,8 +68,9 @@ impl KvCache {
         Ok(KvCache { keys: buffer()?, values: buffer()?, length, visible: None, appended: AtomicUsize::new(0) })
     }
 
-    /// Sets a padding mask for prompts of one padded length n: `visible`, bool `[N, n]`, is false at padding, which is
-    /// never attended to. Prompts must be padded on the left; decoded positions then directly follow them.
+    /// Sets the padding mask of prompts that are padded to a common length n: `visible`, bool `[N, n]`, is false at
+    /// padding, which is never attended to. Prompts must be padded on the left; decoded positions then directly follow
+    /// them.
     ///
     /// ```
     /// use pellucid::nn::{Layer, MultiheadAttention};
@@ -121,7 +121,8 @@ impl KvCache {
     /// The errors of [`ops::copy_`], if the buffers cannot be written.
     #[panicking_form]
     pub fn try_clear(&self) -> Result<()> {
-        // Masked elements are multiplied by 0, which would turn a non-finite value into NaN, so they are zeroed.
+        // Attention multiplies the values of hidden positions by 0, which is NaN for a non-finite value, so all are
+        // zeroed.
         for buffer in [&self.keys, &self.values, &self.length] {
             ops::copy_(buffer, &ops::zeros((), buffer.dtype())?)?;
         }
@@ -185,7 +186,7 @@ impl KvCache {
             let expected: Shape = buffer.shape().with_axis(2, count);
             if *new.shape() != expected || count > self.capacity() {
                 let help =
-                    "batch size, heads and width must match the cache, and the length must not exceed its capacity";
+                    "the batch size, heads and width of keys and values must match the cache, and their length fit its capacity";
                 return Err(Error::shapes(op, [new.shape(), buffer.shape()], help));
             }
             if new.dtype() != buffer.dtype() {
@@ -215,8 +216,8 @@ impl KvCache {
     }
 }
 
-/// Calls `decode`, which writes new positions to the caches, and then increases the lengths of the caches. After an
-/// error of `decode`, the lengths are unchanged.
+/// Calls `decode`, which writes new positions to the caches, and then increases the lengths of the caches. If `decode`
+/// returns an error, the lengths are unchanged.
 pub(crate) fn append_after<'a>(
     caches: impl IntoIterator<Item = &'a KvCache>,
     decode: impl FnOnce() -> Result<Tensor>,

@@ -27,7 +27,7 @@
 //! rate ([`Optimizer::set_lr`](crate::optim::Optimizer::set_lr) works unchanged).
 //!
 //! [`GraphTrainer::check_step`] tests that a step reduces the loss, and that its update opposes the gradient.
-//! [`mirror`] has the names of an earlier framework, for steps over fixed buffers.
+//! [`mirror`] records steps over fixed buffers, under the names of an earlier framework.
 
 mod batch;
 mod check;

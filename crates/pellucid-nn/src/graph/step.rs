@@ -34,7 +34,7 @@ pub(super) struct StepCore<'f> {
     /// Whether the accumulated gradients are scaled to the mean over these launches. Otherwise each launch has the
     /// weight 1/`accumulate`.
     is_averaged: bool,
-    /// The random numbers of the thread that recorded the step first.
+    /// The random stream of the thread that recorded the step first.
     random: Option<ThreadStream>,
 }
 
@@ -70,7 +70,7 @@ impl<'f> StepCore<'f> {
         CacheStats { misses: pass.misses + update.misses, len: pass.len + update.len, ..pass }
     }
 
-    /// Returns the random numbers of the thread that recorded the step first.
+    /// Returns the random stream of the thread that recorded the step first.
     pub(super) fn random(&mut self) -> ThreadStream {
         self.random.get_or_insert_with(ThreadStream::current).clone()
     }
@@ -83,7 +83,7 @@ impl<'f> StepCore<'f> {
         })
     }
 
-    /// Returns true if the step runs eagerly, because it was set to or because its device cannot capture.
+    /// Returns true if the step runs eagerly, because of its options or because its device cannot capture.
     pub(super) fn is_eager(&self) -> bool {
         self.options.eager || self.pass.as_ref().is_some_and(|pass| pass.eager_reason().is_some())
     }
@@ -113,7 +113,8 @@ impl<'f> StepCore<'f> {
             self.prepare_update()?;
         }
         let launched = self.launcher()?.launch(inputs).map(drop);
-        // A recording is kept if its first launch fails; its later launches need the parameters that it reaches.
+        // A recording is kept even if its first launch fails. Its later launches need the reached parameters, so these
+        // are stored before the error is returned.
         let reached = self.reached_now()?;
         launched?;
         self.gradients.mark_filled(&reached, accumulates)?;
@@ -122,7 +123,7 @@ impl<'f> StepCore<'f> {
     }
 
     /// Updates the parameters with the accumulated gradients, and zeroes these gradients. An update that fails or
-    /// panics may have changed some of them, so the next accumulation then begins with new buffers.
+    /// panics may have changed some of the gradients, so the next accumulation begins with new buffers.
     fn update_accumulated(&mut self) -> Result<()> {
         let Some(update) = &mut self.update else { return Ok(()) };
         let mut gradients = std::mem::take(&mut self.gradients);
@@ -148,7 +149,7 @@ impl<'f> StepCore<'f> {
     }
 
     /// Updates the parameters with the mean of the gradients of fewer launches than `accumulate`, if there are any.
-    /// Returns true if it did.
+    /// Returns true if it updated them.
     pub(super) fn update_early(&mut self) -> Result<bool> {
         if !self.accumulates() || self.launches_since_update == 0 {
             return Ok(false);
@@ -264,8 +265,9 @@ struct StepUpdate<'f> {
 }
 
 impl<'f> StepUpdate<'f> {
-    /// Writes or adds the gradients of the loss, the first of the results, to the buffers. A missing buffer is
-    /// `replaced` by the gradient. Returns which parameters the loss reaches.
+    /// Writes or adds the gradients of the loss, the first of the results, to the buffers. If a buffer is missing, the
+    /// gradient itself becomes the gradient of the parameter, and `replaced` records this. Returns which parameters the
+    /// loss reaches.
     fn collect(&self, results: &[Tensor], replaced: &mut ReplacedGradients) -> Result<Reached> {
         let parameters = self.optimizer.parameters();
         let trained: Vec<_> = parameters.iter().enumerate().filter(|(_, p)| p.requires_grad()).collect();

@@ -202,7 +202,7 @@ where
 
     /// Launches the step of this batch twice, and returns whether the loss falls and the update opposes the gradient.
     /// Both launches draw the same random numbers. Parameters, buffers, gradients, the optimizer, a scaler, the default
-    /// random generator and the results of the last step are restored, so nothing is trained.
+    /// random generator and the results of the last step are restored, so the call trains nothing.
     ///
     /// ```
     /// use pellucid::nn::{Linear, Module, graph::GraphTrainer, loss::MseLoss, optim::{AdamW, AdamWOptions}};
@@ -264,8 +264,8 @@ where
     /// ```
     ///
     /// # Errors
-    /// [`Error::Rebound`](pellucid_tensor::Error::Rebound) for a replaced parameter; the errors of the update. After
-    /// an error or a panic of the update, the accumulated gradients are not used.
+    /// [`Error::Rebound`](pellucid_tensor::Error::Rebound) for a replaced parameter; the errors of the update. After an
+    /// error or a panic of the update, the accumulated gradients are discarded.
     pub fn update_early(&mut self) -> Result<bool> {
         self.core.update_early()
     }

@@ -92,16 +92,16 @@ pub(super) fn trunc_normal(shape: &Shape, dtype: DType, mean: f64, std: f64, low
     ops::to_dtype(&values?, dtype)
 }
 
-/// The bound in standard deviations above which the tail of the normal distribution is approximated by that of the
-/// Rayleigh distribution. The relative difference of their densities is then 1/30². The probabilities themselves
-/// underflow at 38.
+/// The bound in standard deviations above which the tail of the normal distribution is approximated by the tail of a
+/// Rayleigh distribution. Their densities then differ by a factor of about 1 + 1/30². The tail's probability underflows
+/// at 38 standard deviations.
 const RAYLEIGH_BOUND: f64 = 30.0;
 
 /// Returns the quantiles of u of a normal distribution that is truncated to an interval above the mean. In the tail,
 /// differences of distribution functions near 1 cancel, so this function uses ratios of S(z) = erfc(z/√2)/2.
 fn half_normal_quantile(u: &Tensor, mean: f64, std: f64, [low, high]: [f64; 2]) -> Result<Tensor> {
     let (a, b) = ((low - mean) / std, (high - mean) / std);
-    // (1 − u·(1 − S(b)/S(a)))·S(a) is uniform between both probabilities.
+    // (1 − u·(1 − S(b)/S(a)))·S(a) is uniform between S(b) and S(a).
     let normal = formula!(|u; mean, std, low, high, a, b| {
         let scaled = |z: Expr| (z * FRAC_1_SQRT_2).erfcx();
         let ratio = (0.5 * (a - b) * (a + b)).exp() * scaled(b) / scaled(a);
@@ -123,14 +123,14 @@ fn uniform_with_std(shape: &Shape, dtype: DType, std: f64) -> Result<Tensor> {
     uniform(shape, dtype, -bound, bound)
 }
 
-/// Returns the standard deviation of Glorot & Bengio.
+/// Returns the standard deviation of Xavier initialization (Glorot & Bengio 2010).
 fn xavier(op: &'static str, shape: &Shape, gain: f64) -> Result<f64> {
     OptionRange::NONNEGATIVE.check(op, "gain", gain, 1.0)?;
     let (inputs, outputs) = Fan::both(op, shape)?;
     Ok(gain * (2.0 / inputs.saturating_add(outputs).max(1) as f64).sqrt())
 }
 
-/// Returns the standard deviation of He et al.
+/// Returns the standard deviation of Kaiming initialization (He et al. 2015).
 fn kaiming(op: &'static str, shape: &Shape, fan: Fan, nonlinearity: Nonlinearity) -> Result<f64> {
     let gain = nonlinearity.gain();
     OptionRange::NONNEGATIVE.check(op, "gain", gain, 1.0)?;

@@ -340,7 +340,7 @@ display_as_tree! {
 /// The names of A and B.
 const LORA_NAMES: [&str; 2] = ["lora_A", "lora_B"];
 
-/// The name of W, and those of the parameters that a merged W includes.
+/// The name of W, and the names of the parameters that a merged W includes.
 const MERGED_NAMES: [&str; 3] = ["weight", LORA_NAMES[0], LORA_NAMES[1]];
 
 /// Returns A and B of all [`Lora`] layers of a model by name; a shared parameter once.

@@ -10,7 +10,7 @@ use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops};
 use std::sync::OnceLock;
 
 /// The map from a matrix to an orthogonal one, for [`Orthogonal`]. A is the skew-symmetric matrix L − Lᵀ of the lower
-/// triangle L of the original.
+/// triangle L of the original parameter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OrthogonalMap {
     /// Q = exp(A) (Lezcano-Casado & Martínez-Rubio 2019).
@@ -136,7 +136,7 @@ impl Orthogonal {
     }
 }
 
-/// A matrix with at least as many rows as columns, at least in `f32`, in which factorizations are available.
+/// A matrix with at least as many rows as columns, in `f32` or `f64`, because half precision has no factorizations.
 struct TallMatrix {
     x: Tensor,
     /// Whether it is the transpose of the given matrix.
@@ -185,14 +185,14 @@ fn householder(x: &Tensor) -> Result<Tensor> {
     ops::mul(&q, &ops::unsqueeze(&signs(&diagonal(&x.detach())?)?, -2)?)
 }
 
-/// Returns the square orthogonal matrix whose first columns are the orthonormalized ones of `x`.
+/// Returns the square orthogonal matrix whose first columns are the orthonormalized columns of `x`.
 fn completed(x: &Tensor) -> Result<Tensor> {
     let mut shape = x.shape().to_vec();
     let axis = shape.len() - 1;
     shape[axis] = shape[axis - 1] - shape[axis];
     let others = init::in_dtype(x.dtype(), || init::try_normal(shape, 0.0, 1.0))?.detach();
     let (q, r) = ops::qr(&ops::concatenate(&[x, &others.try_to(x.device())?], -1)?, QrMode::Reduced)?;
-    // Q is unique if the diagonal of R is positive.
+    // The signs make the diagonal of R positive, which makes Q unique.
     ops::mul(&q, &ops::unsqueeze(&signs(&diagonal(&r)?)?, -2)?)
 }
 
