@@ -105,7 +105,8 @@ pub trait Module: Visit {
         as_dyn(&self).modules()
     }
 
-    /// Returns the direct children: the modules of [`named_modules`](Module::named_modules) that no other child holds.
+    /// Returns the direct children: the modules of [`named_modules`](Module::named_modules) that are not inside another
+    /// child.
     #[doc(alias = "children")]
     fn named_children(&self) -> Vec<(String, ModuleInfo)> {
         as_dyn(&self).children()
@@ -200,7 +201,7 @@ pub trait Module: Visit {
     }
 
     /// Moves all parameters and buffers to `device` in place, with their gradients. They stay the same tensors, so
-    /// optimizers stay attached; their state follows at the next step. Parts of a model may be on different devices.
+    /// optimizers stay attached, and move their state at the next step. Parts of a model may be on different devices.
     /// The argument is a [`Device`], not a name, so that the method exists for `dyn Layer`, such as `model[1]`.
     ///
     /// ```
@@ -356,8 +357,8 @@ pub trait Module: Visit {
     ///
     /// # Errors
     /// [`Error::StateDict`] if a name is missing or unexpected, or a shape differs; [`Error::InvalidArgument`] if the
-    /// names of a shared value have different values; [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that is not
-    /// built. On error nothing is changed.
+    /// state dict has different values for one shared value; [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that
+    /// is not built. On error nothing is changed.
     ///
     /// [`Error::StateDict`]: pellucid_tensor::Error::StateDict
     /// [`Error::InvalidArgument`]: pellucid_tensor::Error::InvalidArgument
@@ -367,11 +368,11 @@ pub trait Module: Visit {
     }
 
     /// Loads the values whose names both the module and the state dict have, as
-    /// [`load_state_dict`](Module::load_state_dict) does. Returns the other names.
+    /// [`load_state_dict`](Module::load_state_dict) does. Returns the names that only one of them has.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if a shape differs, [`Error::InvalidArgument`] if the names of a shared value have
-    /// different values; [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that is not built. On error nothing is
+    /// [`Error::StateDict`] if a shape differs, [`Error::InvalidArgument`] if the state dict has different values for
+    /// one shared value; [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that is not built. On error nothing is
     /// changed.
     ///
     /// [`Error::StateDict`]: pellucid_tensor::Error::StateDict

@@ -29,8 +29,8 @@ macro_rules! pads {
     ($($(#[$doc:meta])* $name:ident: $one:ident, $two:ident, $three:ident = $mode:expr;)*) => {$(
         $(#[$doc])*
         ///
-        /// The width is one number for all ends, a pair (before, after) for all axes, or a pair for each, the first
-        /// axis first; a negative number crops.
+        /// The width is one number for all ends, a pair (before, after) for all axes, or one pair for each axis in
+        /// order. A negative number crops.
         #[derive(Clone, Copy, Debug, Module)]
         #[module(display)]
         #[module(class = by_axes::<_, N>([stringify!($one), stringify!($two), stringify!($three)]))]

@@ -27,12 +27,14 @@ pub struct Upsample {
 }
 
 impl Upsample {
-    /// Creates a layer that resizes to these lengths, one for all spatial axes or one each, by the nearest element.
+    /// Creates a layer that resizes to these lengths, one for all spatial axes or one each, by nearest-neighbour
+    /// interpolation.
     pub fn to(lengths: impl Into<Vec<usize>>) -> Upsample {
         Upsample { size: Resize::To(lengths.into()), mode: InterpolationMode::Nearest }
     }
 
-    /// Creates a layer that scales by these factors, one for all spatial axes or one each, by the nearest element.
+    /// Creates a layer that scales by these factors, one for all spatial axes or one each, by nearest-neighbour
+    /// interpolation.
     pub fn by(factors: impl Into<Vec<f64>>) -> Upsample {
         Upsample { size: Resize::By(factors.into()), mode: InterpolationMode::Nearest }
     }

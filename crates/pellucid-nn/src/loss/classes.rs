@@ -76,7 +76,7 @@ losses! {
     };
 
     /// The multi-class margin loss Σ_{i ≠ y} w_y·max(0, margin − x_y + xᵢ)ᵖ / C of scores `[N, C]` or `[C]` and class
-    /// numbers y (Crammer & Singer 2001).
+    /// indices y (Crammer & Singer 2001).
     MultiMarginLoss, multi_margin_loss of ClassIndices {
         /// The power of each violation of the margin; default 1.
         p: f64 = 1.0,

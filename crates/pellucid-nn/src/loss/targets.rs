@@ -65,9 +65,9 @@ pub(super) enum Targets<'a> {
     OfMean,
     /// Integers are class indices, or `ignored`. Each class has a weight.
     Classes { ignored: Option<i64>, weight: Option<&'a Tensor> },
-    /// Integers are class indices, one for each row of a matrix or for a vector of scores.
+    /// Integers are class indices: one for each row of a matrix of scores, or one for a vector of scores.
     RowClasses,
-    /// Probabilities of one of two classes.
+    /// Probabilities, from 0 to 1, of the positive one of two classes.
     Shares,
     /// 1 or −1.
     Signs,
@@ -90,7 +90,7 @@ impl Targets<'_> {
     /// Returns an error for a value that the targets may not have, if the host can read them. On other devices and in
     /// captured steps the values are not read, because the host would wait for them.
     pub(super) fn check_if_readable(&self, op: &'static str, logits: &Shape, y: &Tensor) -> Result<()> {
-        // The loss rejects targets of another shape, with an error that must precede an error about values.
+        // Values of targets of another shape are not checked: the loss rejects these targets with an error about the shape.
         if matches!(self, Targets::Any | Targets::OfMean) || !self.fits(logits, y.shape()) || !y.is_readable() {
             return Ok(());
         }

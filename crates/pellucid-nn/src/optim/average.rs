@@ -51,7 +51,7 @@ impl AveragedModel {
     /// Creates averages of this module's parameters, empty at first: the first update copies the weights.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a decay outside [0, 1]; those of
+    /// [`Error::InvalidArgument`] for a decay outside [0, 1]; the errors of
     /// [`try_named_parameters`](Module::try_named_parameters).
     #[panicking_form]
     pub fn try_new(module: &(impl Visit + ?Sized), average: Average) -> Result<AveragedModel> {
@@ -95,7 +95,7 @@ impl AveragedModel {
         };
         for ((_, p), a) in self.parameters.iter().zip(&self.averages) {
             if a.device() != p.device() {
-                // A captured step only references the averages.
+                // A captured step only references the averages: moving them is not part of it.
                 eager(|| a.try_to_(p.device()))?;
             }
             ops::update(formula, &[a], &[p, &self.count], &[one_minus_decay.into()])?;
@@ -153,7 +153,7 @@ impl AveragedModel {
         Ok(())
     }
 
-    /// Writes values into the parameters. All are moved to the devices of the parameters before the first write.
+    /// Writes values into the parameters. All values are moved to the devices of the parameters before the first write.
     fn write_weights(&self, values: &[Tensor]) -> Result<()> {
         let parameters = self.parameters.iter().map(|(_, parameter)| parameter);
         let moved = parameters.clone().zip(values).map(|(p, value)| value.try_to(p.device()));

@@ -44,13 +44,13 @@ impl Clocks {
         self.members.clone()
     }
 
-    /// Moves the clocks and rates to `device`.
+    /// Moves the counters and rates to `device`.
     pub(super) fn to_(&self, device: Device) -> Result<()> {
         let mut all = self.counters.iter().map(|(_, all)| all).chain(&self.rates);
         all.try_for_each(|all| move_free(all, device))
     }
 
-    /// Makes the counters and rates of parameter `i` views of the clocks at their current location.
+    /// Makes the counters and rates of one parameter views of the clocks again, after the clocks were moved.
     pub(super) fn follow(&self, counters: &[(&'static str, Buffer)], rates: &[Tensor]) {
         self.counters.iter().zip(counters).for_each(|((_, all), (_, counter))| counter.move_view_to_base_(all));
         self.rates.iter().zip(rates).for_each(|(all, rate)| rate.move_view_to_base_(all));

@@ -66,7 +66,7 @@ impl Hyperparameter {
         Ok(if self.rounds_to(set, stored) { set } else { self.shortest_decimal(stored) })
     }
 
-    /// Returns the number that [`Hyperparameter::try_get`] returns after a load of the tensor's value.
+    /// Returns the number that [`Hyperparameter::try_get`] returns after the tensor's value was saved and loaded.
     ///
     /// # Errors
     /// The errors of [`Hyperparameter::try_get`].
@@ -74,8 +74,8 @@ impl Hyperparameter {
         Ok(self.shortest_decimal(self.stored.try_item()?))
     }
 
-    /// Returns true if `stored` is the rounding of `number`, which the host then reads. For a number that underflows to
-    /// 0 it returns false, so that the host reads 0, as the kernels do.
+    /// Returns true if `stored` is the rounding of `number`; the host then reads `number`. For a number that underflows
+    /// to 0 it returns false, so that the host reads 0, as the kernels do.
     fn rounds_to(&self, number: f64, stored: f64) -> bool {
         let exact = (self.conversion)(number);
         round(exact, self.stored.dtype()) == stored && (stored != 0.0 || exact == 0.0)
@@ -113,7 +113,7 @@ impl Hyperparameter {
         let number = self.try_get()?;
         check_range(op, number, (self.conversion)(number), dtype)?;
         self.stored.try_to_dtype_(dtype)?;
-        // The converted tensor holds the rounding to the previous dtype.
+        // The converted tensor contains the number as rounded to the previous dtype.
         self.try_set(op, number)
     }
 

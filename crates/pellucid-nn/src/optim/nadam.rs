@@ -45,7 +45,7 @@ impl Rule for NAdamOptions {
     }
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
-        // (t, ∏μ, the rates of g and of m, 1/√(1 − β₂ᵗ), 1 − η·λ)
+        // The clock and the rates: (t, ∏μ, the factors of g and of m, 1/√(1 − β₂ᵗ), 1 − η·λ).
         let tick = formula!(tick |t, product, lr, one_minus_b1; ln_b2, psi, decay| {
             let t = t + 1.0;
             let momentum = |t: Expr| (1.0 - one_minus_b1) * (1.0 - 0.5 * (t * psi).exp());

@@ -40,7 +40,7 @@ impl Rule for RAdamOptions {
     }
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
-        // (t, η/(1 − β₁ᵗ), r·√(1 − β₂ᵗ) or 0 while r is undefined, 1 − η·λ)
+        // The clock and the rates: (t, η/(1 − β₁ᵗ), r·√(1 − β₂ᵗ) or 0 while r is undefined, 1 − η·λ).
         let tick = formula!(tick |t, lr, one_minus_b1; ln_b2, longest, offset, decay| {
             let t = t + 1.0;
             let c2 = correction(t, ln_b2);

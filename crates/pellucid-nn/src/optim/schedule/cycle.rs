@@ -1,4 +1,4 @@
-//! Cyclical schedules, which change the momentum inversely.
+//! Cyclical schedules, which lower the momentum while the rate rises and raise it while the rate falls.
 
 use super::checked_option::{CheckedOption, name_and_check};
 use super::{PerGroup, Schedule, SchedulePoint};

@@ -23,14 +23,15 @@ pub(super) trait Factor {
         let (now, low) = (self.factor(point.epoch), self.eta_min());
         match point.epoch.checked_sub(1).map_or(1.0, |before| self.factor(before)) {
             before if before == now => point.lr,
-            // The rate rises from η_min, where the quotient would be infinite.
+            // The quotient would be infinite; the rate rises from η_min.
             0.0 => point.lr + (point.base - low) * now,
             before => low + (point.lr - low) * (now / before),
         }
     }
 }
 
-/// Implements [`Schedule`](super::Schedule) for types that are a [`Factor`]. `name_and_check!` has the checks.
+/// Implements [`Schedule`](super::Schedule) for types that implement [`Factor`]. `name_and_check!` implements the
+/// checks of the options.
 macro_rules! factor_schedules {
     ($($schedule:ident { $($check:tt)+ })+) => {$(
         impl $crate::optim::schedule::Schedule for $schedule {

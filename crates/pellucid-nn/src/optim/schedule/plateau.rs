@@ -56,7 +56,7 @@ options! {
         goal: Goal = Goal::Minimize;
         /// The factor of a reduction, below 1.
         factor: f64 = 0.1 => FRACTION;
-        /// The number of consecutive measurements without improvement before a reduction.
+        /// The number of consecutive measurements without improvement that are tolerated; one more causes a reduction.
         patience: usize = 10;
         /// The smallest improvement.
         threshold: ThresholdMode = ThresholdMode::Relative(1e-4);
@@ -64,7 +64,7 @@ options! {
         cooldown: usize = 0;
         /// The lowest rate.
         min_lr: PerGroup = PerGroup::All(0.0);
-        /// The smallest reduction; smaller ones are omitted.
+        /// The smallest change of a rate; smaller reductions are omitted.
         eps: f64 = 1e-8 => NONNEGATIVE;
     }
 }
@@ -95,7 +95,8 @@ pub struct ReduceLrOnPlateau {
     progress: Restorable<PlateauProgress>,
 }
 
-/// The best measurement, the number of consecutive measurements without improvement, and the number still to ignore.
+/// The best measurement, the number of consecutive measurements without improvement, and the number of further
+/// measurements to ignore.
 #[derive(Clone, Copy, Debug)]
 struct PlateauProgress {
     best: f64,
