@@ -23,7 +23,7 @@ struct TensorCopies {
     /// The layout of the first original with this storage, and its copy. Copies of originals that share a storage also
     /// share one storage.
     by_storage: HashMap<StorageId, (Layout, Tensor)>,
-    /// A flag of the original, and its copy.
+    /// The flags of the originals, each with its copy.
     flags: Vec<[Arc<HostFlag>; 2]>,
     /// The first error, since `clone()` cannot return it.
     error: Option<Error>,
@@ -138,7 +138,7 @@ impl TensorCopies {
             Some(_) => {
                 let shape = original.shape();
                 let reason = format!(
-                    "a parameter or buffer of shape {shape} is a view of another one with a different layout; create \
+                    "a parameter or buffer of shape {shape} is a view of another parameter or buffer with a different layout; create \
                      one of them from a copy()"
                 );
                 return Err(Error::invalid("deep_copy", reason));

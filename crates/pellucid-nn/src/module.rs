@@ -357,8 +357,8 @@ pub trait Module: Visit {
     ///
     /// # Errors
     /// [`Error::StateDict`] if a name is missing or unexpected, or a shape differs; [`Error::InvalidArgument`] if the
-    /// state dict has different values for one shared value; [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that
-    /// is not built. On error nothing is changed.
+    /// state dict has different values for one shared parameter or buffer; [`Error::Layer`] names a
+    /// [`Lazy`](crate::Lazy) layer that is not built. On error nothing is changed.
     ///
     /// [`Error::StateDict`]: pellucid_tensor::Error::StateDict
     /// [`Error::InvalidArgument`]: pellucid_tensor::Error::InvalidArgument
@@ -372,8 +372,8 @@ pub trait Module: Visit {
     ///
     /// # Errors
     /// [`Error::StateDict`] if a shape differs, [`Error::InvalidArgument`] if the state dict has different values for
-    /// one shared value; [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that is not built. On error nothing is
-    /// changed.
+    /// one shared parameter or buffer; [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that is not built. On error
+    /// nothing is changed.
     ///
     /// [`Error::StateDict`]: pellucid_tensor::Error::StateDict
     /// [`Error::InvalidArgument`]: pellucid_tensor::Error::InvalidArgument

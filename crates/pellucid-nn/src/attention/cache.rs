@@ -190,7 +190,7 @@ impl KvCache {
                 return Err(Error::shapes(op, [new.shape(), buffer.shape()], help));
             }
             if new.dtype() != buffer.dtype() {
-                let help = "the keys and values must have the dtype of the cache; create it with cache() of this layer";
+                let help = "the keys and values must have the dtype of the cache; create the cache with cache() of this layer";
                 return Err(Error::dtypes(op, [new.dtype(), buffer.dtype()], help));
             }
         }

@@ -97,7 +97,8 @@ impl<'a> AttentionMasks<'a> {
         Ok(())
     }
 
-    /// Combines all masks except `causal` into one that broadcasts to `[.., H, L, S]`, boolean or of this dtype.
+    /// Combines all masks except `causal` into one mask that broadcasts to `[.., H, L, S]`, boolean or of this float
+    /// dtype.
     pub(super) fn joint(&self, dtype: DType) -> Result<Option<Tensor>> {
         let usable = |mask: &Tensor| match mask.dtype() {
             DType::Bool => Ok(mask.clone()),

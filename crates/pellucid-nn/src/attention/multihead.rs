@@ -63,9 +63,9 @@ impl Default for MultiheadAttentionOptions {
 /// default, the batch comes first. As a [`Layer`] it computes self-attention without masks.
 ///
 /// Parameters have PyTorch's names and layouts. G is the number of key-value heads. `in_proj_weight` `[E + 2·G·D, E]`
-/// stacks the projections of queries, keys and values; if widths differ, they are `q_proj_weight`, `k_proj_weight` and
-/// `v_proj_weight`. The other parameters are `in_proj_bias`, `out_proj.weight`, `out_proj.bias` and, with `bias_kv`,
-/// `bias_k` and `bias_v`, `[1, 1, G·D]`.
+/// stacks the projections of queries, keys and values; if widths differ, the projections are separate matrices,
+/// `q_proj_weight`, `k_proj_weight` and `v_proj_weight`. The other parameters are `in_proj_bias`, `out_proj.weight`,
+/// `out_proj.bias` and, with `bias_kv`, `bias_k` and `bias_v`, `[1, 1, G·D]`.
 ///
 /// ```
 /// use pellucid::nn::{Layer, AttentionMasks, MultiheadAttention};

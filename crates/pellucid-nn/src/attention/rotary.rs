@@ -29,7 +29,7 @@ pub enum RotaryPairing {
 pub struct Rotary {
     /// The base of the geometric sequence of frequencies, from 1 down towards 1/base; finite and above 0.
     pub base: f64,
-    /// The layout of pairs.
+    /// The elements that form a pair.
     pub pairs: RotaryPairing,
 }
 

@@ -1,4 +1,4 @@
-//! The path of the layer that failed, in the error of a call.
+//! Errors of calls, which name the path of the layer that failed.
 
 use crate::module::{DynModule, Module, as_dyn};
 use crate::visit::{ModuleId, ModulePart};

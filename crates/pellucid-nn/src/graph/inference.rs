@@ -329,8 +329,8 @@ impl<'f> ForwardPasses<'f> {
         }
     }
 
-    /// Runs the inputs, at most the largest listed size, and returns the output without its padding. `is_split` tells
-    /// whether they are a part of a larger batch.
+    /// Runs the inputs, of at most the largest listed size, and returns the output without its padding. `is_split`
+    /// tells whether they are a part of a larger batch.
     fn run_part(&mut self, given: BatchShape, is_split: bool) -> Result<Tensor> {
         let fill = self.listed_shape(given);
         let unfilled = if fill == given { Vec::new() } else { self.inputs.clone() };

@@ -8,9 +8,9 @@
 //!
 //! for a model f with parameters θ, a loss L, and an optimizer U with state s. The step consists of the operations that
 //! the model, the loss and the optimizer run eagerly, recorded by [`capture`](pellucid_tensor::capture). Layers need no
-//! code for it. [`Captured`](pellucid_tensor::Captured) holds the recordings: one for each list of input shapes and
-//! dtypes, and for each value of the host decisions that are fixed in a recording: training or evaluation mode, hooks,
-//! and the path through layers like [`If`](crate::paths::If).
+//! code for recording. [`Captured`](pellucid_tensor::Captured) holds the recordings: one for each list of input shapes
+//! and dtypes, and for each value of the host decisions that are fixed in a recording: training or evaluation mode,
+//! hooks, and the path through layers like [`If`](crate::paths::If).
 //!
 //! | type | records |
 //! | --- | --- |

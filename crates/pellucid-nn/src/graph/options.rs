@@ -46,7 +46,7 @@ pub struct StepOptions<'f> {
     /// ```
     pub before_update: Option<BeforeUpdate<'f>>,
     /// Whether a parameter of the model may require a gradient although the step's optimizer does not update it. By
-    /// default such a parameter is rejected. A GAN needs it:
+    /// default such a parameter is rejected. A GAN needs this option:
     ///
     /// ```
     /// use pellucid::nn::graph::{GraphTrainer, StepOptions};

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 /// The computation of a step: the loss, followed by other results.
 pub(super) type StepComputation<'f> = Arc<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync + 'f>;
 
-/// The name of recording a step in errors.
+/// The name in errors of the operation that records a step.
 const RECORD_STEP: &str = "record_step";
 
 /// A training step of a computation and an optimizer, for inputs on its device. It has no type parameters, so it is

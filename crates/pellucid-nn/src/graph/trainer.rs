@@ -18,7 +18,8 @@ use std::sync::Arc;
 ///
 /// Model, loss and optimizer may be owned, borrowed (`&M`, `&mut M`), boxed (`Box<dyn Layer>`, `Box<dyn Loss>`,
 /// `Box<dyn Optimizer>`) or shared (`Arc<M>`). This holds for models of [several inputs](super::MultiInput) as well.
-/// Between launches, [`model`](GraphTrainer::model) and [`optimizer`](GraphTrainer::optimizer) give access to them.
+/// Between launches, [`model`](GraphTrainer::model) and [`optimizer`](GraphTrainer::optimizer) return references to
+/// them.
 ///
 /// A trainer is `Send`: it may move to another thread between steps, and a service may hold it in a
 /// [`Mutex`](std::sync::Mutex). It continues with the random numbers of the thread that recorded its first step, so a
@@ -123,7 +124,7 @@ where
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) before the first step; errors of the step on
-    /// a device that runs it later.
+    /// a device that executes it asynchronously.
     pub fn loss(&self) -> Result<f64> {
         self.core.results("loss")?.0.try_item()
     }

@@ -1,9 +1,9 @@
 //! Initialization of parameters.
 //!
 //! Every scheme has two forms. `kaiming_normal(shape, ..)` creates a [`Parameter`] of the [default dtype](in_dtype).
-//! `kaiming_normal_(&parameter, ..)` refills a parameter in place, and all its holders see the new values. Both have a
-//! form with the prefix `try_`, which returns errors. Random values come from the thread's generator
-//! ([`manual_seed`](pellucid_tensor::manual_seed)), or from the argument of [`from_generator`].
+//! `kaiming_normal_(&parameter, ..)` overwrites a parameter in place with new initial values, which all holders of the
+//! parameter see. Both have a form with the prefix `try_`, which returns errors. Random values come from the thread's
+//! generator ([`manual_seed`](pellucid_tensor::manual_seed)), or from the argument of [`from_generator`].
 //!
 //! ```
 //! use pellucid::nn::init::{self, Fan, Nonlinearity};

@@ -430,8 +430,8 @@ impl<const N: usize> ConvTranspose<N> {
                 Error::invalid(
                     "conv_transpose",
                     format!(
-                        "an input of shape {} cannot have an output of lengths {dims:?}; a length may exceed the \
-                         smallest possible one by less than the stride or the dilation",
+                        "an input of shape {} cannot have an output of lengths {dims:?}; each length must be at least the \
+                         smallest possible length, and exceed it by less than the stride or the dilation",
                         x.shape()
                     ),
                 )

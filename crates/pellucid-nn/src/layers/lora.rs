@@ -137,8 +137,8 @@ pub struct Lora<L> {
     /// The probability of dropout on the input of the update in training.
     pub dropout: f64,
     training: TrainingMode,
-    /// Whether W includes the update. It selects the path, so a captured step has one recording for each value. Clones
-    /// share it, since they share W.
+    /// Whether W includes the update. The flag selects the path of a call, so a captured step has one recording for
+    /// each value. Clones share the flag, since they share W.
     merged: StateFlag,
 }
 

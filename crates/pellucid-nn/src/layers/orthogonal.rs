@@ -100,8 +100,8 @@ impl Parametrization for Orthogonal {
         let (rows, columns) = (x.shape()[x.rank() - 2], x.shape()[x.rank() - 1]);
         if !self.without_base {
             self.set_base(&ops::to_dtype(&completed(&x)?, weight.dtype())?)?;
-            // The original is −I, for which every map gives the identity; for the reflections, because the sign −1 of
-            // every column cancels its reflection.
+            // The original is −I. Every map returns the identity for it: its skew-symmetric matrix is 0, and the sign
+            // −1 of every column cancels the column's Householder reflection.
             let minus_identity = ops::neg(&ops::eye(rows, columns, x.dtype())?)?;
             let original = ops::broadcast_to(&minus_identity, x.shape())?;
             return TallMatrix { x: original, is_transposed }.restored(weight.dtype());
@@ -153,7 +153,7 @@ impl TallMatrix {
         Ok(TallMatrix { x: if is_transposed { ops::transpose(&x, -2, -1)? } else { x }, is_transposed })
     }
 
-    /// Returns the matrix in the orientation of the given one.
+    /// Returns the matrix in the orientation of the given matrix, and in this dtype.
     fn restored(self, dtype: DType) -> Result<Tensor> {
         let x = if self.is_transposed { ops::transpose(&self.x, -2, -1)? } else { self.x };
         ops::to_dtype(&x, dtype)

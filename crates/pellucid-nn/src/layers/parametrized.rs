@@ -119,7 +119,7 @@ impl<L: Weighted, P: Parametrization> Parametrized<L, P> {
         layer.check_replaceable(OP)?;
         if parametrization.is_initialized() {
             let reason = "the parametrization already belongs to another layer, and its clones share its values; \
-                          create a new one";
+                          create a new parametrization";
             return Err(Error::invalid(OP, reason));
         }
         let _off = no_grad();

@@ -8,7 +8,7 @@ options! {
     /// Options of [`clip_grad_norm_with`].
     #[derive(Clone, Copy, Debug, PartialEq)]
     ClipGradNormOptions {
-        /// The order p of the norm, ∞ included.
+        /// The order p of the norm, which may be ∞.
         order: f64 = 2.0 => NONZERO;
         /// Whether to return an error if the norm is infinite or NaN. This reads the norm, so it is impossible in a
         /// captured step.

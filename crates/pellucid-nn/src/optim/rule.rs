@@ -168,8 +168,8 @@ impl fmt::Debug for UpdateContext<'_> {
     }
 }
 
-/// Advances all clocks once per step: before the first rule reads a rate, otherwise before the queued updates run. If a
-/// rule that only queues updates fails, the step has therefore changed nothing.
+/// Advances all clocks once per step: before the first rule reads a rate, or, if no rule reads one, before the queued
+/// updates run. If a rule that only queues updates fails, the step has therefore changed nothing.
 pub(super) struct ClockTick<'a> {
     is_done: Cell<bool>,
     run: &'a dyn Fn() -> Result<()>,

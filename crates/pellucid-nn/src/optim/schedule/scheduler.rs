@@ -149,7 +149,7 @@ impl<S: Schedule> Scheduler<S> {
         let kind = self.kind();
         if let Some(saved) = kinds.into_keys().find(|saved| *saved != kind) {
             let reason = format!(
-                "the state belongs to the schedule {}, but this one is {}; use the schedule that was saved, or remove the \
+                "the state belongs to a {}, but this scheduler has a {}; use the schedule that was saved, or remove the \
                  entry `{saved}`",
                 saved.trim_start_matches(KIND),
                 self.schedule.name()
