@@ -282,8 +282,9 @@ fn read_step(state: Option<StateDict>) -> Result<usize> {
 fn check_dtypes(part: &dyn Stateful, given: &StateDict) -> Result<()> {
     for (name, own) in part.state()? {
         if let Some(other) = given.get(&name).filter(|other| other.dtype() != own.dtype()) {
-            let help =
-                format!("the saved `{name}` must have the dtype of the part that loads it; create the part in the saved dtype");
+            let help = format!(
+                "the saved `{name}` must have the dtype of the part that loads it; create the part in the saved dtype"
+            );
             return Err(Error::dtypes("load_checkpoint", [other.dtype(), own.dtype()], help));
         }
     }

@@ -1,4 +1,5 @@
-//! The trait `Module` of types with parameters. The derive implements one method; all others follow from it.
+//! The trait `Module` of types with parameters. `#[derive(Module)]` implements one method, from which all others are
+//! derived.
 
 mod dyn_module;
 
@@ -152,12 +153,12 @@ pub trait Module: Visit {
         Ok(())
     }
 
-    /// Sets training mode in every layer; dropout, for example, is active.
+    /// Sets training mode in every layer, in which dropout, for example, is active.
     fn train(&self) {
         as_dyn(&self).set_training(true);
     }
 
-    /// Sets evaluation mode in every layer; dropout, for example, is inactive.
+    /// Sets evaluation mode in every layer, in which dropout, for example, is inactive.
     fn eval(&self) {
         as_dyn(&self).set_training(false);
     }
@@ -224,8 +225,8 @@ pub trait Module: Visit {
     }
 
     /// Converts all parameters, and all buffers of a float dtype, to `dtype` in place, with their gradients. They stay
-    /// the same tensors. An optimizer keeps its state in the dtype of its creation, so its next step fails; create it
-    /// after the conversion.
+    /// the same tensors. An optimizer keeps its state in the dtype of its creation, so its next step fails; create the
+    /// optimizer after the conversion.
     ///
     /// ```
     /// use pellucid::nn::{Layer, Linear, Module};

@@ -151,7 +151,7 @@ impl std::ops::Index<usize> for Sequential {
     #[track_caller]
     fn index(&self, index: usize) -> &BoxedLayer {
         let len = self.len();
-        // This is not a closure, which would hide the caller's line.
+        // This is not written with a closure, because a closure would hide the caller's line.
         match self.get(index) {
             Some(layer) => layer,
             None => {
@@ -328,7 +328,7 @@ impl<M> std::ops::Index<&str> for ModuleDict<M> {
     /// Panics if there is no module of this name.
     #[track_caller]
     fn index(&self, name: &str) -> &M {
-        // This is not a closure, which would hide the caller's line.
+        // This is not written with a closure, because a closure would hide the caller's line.
         match self.get(name) {
             Some(module) => module,
             None => {

@@ -37,7 +37,7 @@ pub struct KvCache {
     appended: AtomicUsize,
 }
 
-/// Copies keys, values and length, so that decoding with one cache does not change the other.
+/// Copies keys, values and length, so that decoding with the clone does not change the original, and vice versa.
 ///
 /// # Panics
 /// Panics if there is not enough memory.
@@ -97,7 +97,11 @@ impl KvCache {
             return Err(Error::shapes("kv_cache", [visible.shape(), self.keys.shape()], help));
         }
         if visible.dtype() != DType::Bool {
-            return Err(Error::dtypes("kv_cache", [visible.dtype()], "a padding mask must be boolean; use ne(0)"));
+            return Err(Error::dtypes(
+                "kv_cache",
+                [visible.dtype()],
+                "a padding mask must be boolean; convert a mask of zeros and ones by ne(0)",
+            ));
         }
         let later = ops::ones([batch, self.capacity() - visible.shape()[1]], DType::Bool)?;
         let all = ops::concatenate(&[visible, &later], 1)?;
@@ -121,8 +125,8 @@ impl KvCache {
     /// The errors of [`ops::copy_`], if the buffers cannot be written.
     #[panicking_form]
     pub fn try_clear(&self) -> Result<()> {
-        // Attention multiplies the values of hidden positions by 0, which is NaN for a non-finite value, so all are
-        // zeroed.
+        // Attention multiplies the values of hidden positions by 0, which is NaN for a non-finite value, so the buffers
+        // are zeroed.
         for buffer in [&self.keys, &self.values, &self.length] {
             ops::copy_(buffer, &ops::zeros((), buffer.dtype())?)?;
         }
@@ -147,7 +151,8 @@ impl KvCache {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] for another shape; the errors of [`ops::index_select`]. On error nothing is changed.
+    /// [`Error::ShapeMismatch`] for an index of another shape; the errors of [`ops::index_select`]. On error nothing is
+    /// changed.
     #[panicking_form]
     pub fn try_reorder(&self, index: &Tensor) -> Result<()> {
         let batch = self.keys.shape()[0];
@@ -175,7 +180,8 @@ impl KvCache {
         if keys.requires_grad() || values.requires_grad() {
             return Err(Error::invalid(op, "a cache does not propagate gradients; decode under no_grad()"));
         }
-        // Under `autocast`, keys and values have half precision, even if the cache has a different dtype.
+        // Under `autocast`, keys and values have half precision, even if the cache has a different dtype, so they are
+        // converted.
         let in_cache_dtype = |new: &Tensor| match autocast_dtype() {
             Some(_) => ops::to_dtype(new, self.keys.dtype()),
             None => Ok(new.clone()),
@@ -185,12 +191,12 @@ impl KvCache {
         for (new, buffer) in [(keys, &self.keys), (values, &self.values)] {
             let expected: Shape = buffer.shape().with_axis(2, count);
             if *new.shape() != expected || count > self.capacity() {
-                let help =
-                    "the batch size, heads and width of keys and values must match the cache, and their length fit its capacity";
+                let help = "keys and values must have the batch size, heads and width of the cache, and must fit in its capacity";
                 return Err(Error::shapes(op, [new.shape(), buffer.shape()], help));
             }
             if new.dtype() != buffer.dtype() {
-                let help = "the keys and values must have the dtype of the cache; create the cache with cache() of this layer";
+                let help =
+                    "the keys and values must have the dtype of the cache; create the cache with cache() of this layer";
                 return Err(Error::dtypes(op, [new.dtype(), buffer.dtype()], help));
             }
         }

@@ -147,7 +147,7 @@ pub(super) fn extend_mask(
     let below = || ops::le(&positions(keys)?, &ops::unsqueeze(&positions(queries)?, 1)?);
     let below = if causal { Some(below()?) } else { None };
     let Some(mask) = combine_masks(mask, below, dtype)? else { return Ok(None) };
-    // The mask may broadcast along the keys.
+    // The mask may broadcast along the keys, so it is expanded before keys are appended.
     let mut shape = mask.shape().dims().to_vec();
     let Some(last) = shape.len().checked_sub(1) else {
         let help = "an attention mask must have at least one axis, the axis of the keys";

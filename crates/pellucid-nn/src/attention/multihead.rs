@@ -169,7 +169,7 @@ impl MultiheadAttention {
     /// (grouped-query attention, Ainslie et al. 2023). The input projections are initialized again.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if it does not divide the number of query heads; [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] if `kv_heads` does not divide the number of query heads; [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_kv_heads(self, kv_heads: usize) -> Result<MultiheadAttention> {
         self.changed(|options| options.kv_heads = Some(kv_heads))

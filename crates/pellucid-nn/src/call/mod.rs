@@ -60,9 +60,10 @@ pub(crate) fn call<M: Module + ?Sized>(
     let mut compute = Some(compute);
     let mut compute = |replaced: Option<&Tensor>| match replaced {
         None => compute.take().expect("a call must compute its output only once")(),
-        Some(_) => {
-            Err(Error::invalid("hook", "a hook cannot replace an input of a module with several inputs; return None"))
-        }
+        Some(_) => Err(Error::invalid(
+            "hook",
+            "a hook cannot replace an input of a module with several inputs; return None from the hook",
+        )),
     };
     call_observed(CalledModule::new(&module), inputs, &mut compute)
 }

@@ -108,7 +108,8 @@ impl<'f> StepCore<'f> {
         let is_last = accumulates && self.launches_since_update + 1 >= self.options.accumulate;
         self.set_averaged(false)?;
         if is_last {
-            // Both are recorded before the launch, so that the gradients so far are unchanged if recording fails.
+            // The pass and the update are recorded before the launch, so that the accumulated gradients are unchanged
+            // if recording fails.
             self.launcher()?.prepare(inputs)?;
             self.prepare_update()?;
         }
@@ -185,7 +186,8 @@ impl<'f> StepCore<'f> {
         update.prepare(&[]).map(drop)
     }
 
-    /// Calls `f` with gradient buffers. If it fails or panics, the gradients are as before.
+    /// Sets the buffers of the step as the gradients of the parameters, and calls `f`. If `f` fails or panics, the
+    /// previous gradients are restored.
     fn with_gradients<R>(&mut self, f: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         let random = self.random();
         let _random = random.enter();

@@ -117,7 +117,7 @@ impl<'f> TrainingStep<'f> {
 
     /// Updates the parameters with the gradients of fewer launches than [`accumulate`](StepOptions::accumulate), as
     /// [`GraphTrainer::update_early`](super::GraphTrainer::update_early) does, for example after the last batch of an
-    /// epoch. Returns false if there are none.
+    /// epoch. Returns false if no gradients were accumulated.
     ///
     /// # Errors
     /// The errors of the update. After one, the accumulated gradients are discarded.

@@ -49,7 +49,10 @@ pub(super) fn dirac(shape: &Shape, dtype: DType, groups: usize) -> Result<Tensor
 pub(super) fn uniform(shape: &Shape, dtype: DType, low: f64, high: f64) -> Result<Tensor> {
     let is_finite_interval = low <= high && (high - low).is_finite();
     if !shape.contains(&0) && !is_finite_interval {
-        return Err(Error::invalid("uniform", format!("expected finite low <= high, got {low} and {high}")));
+        return Err(Error::invalid(
+            "uniform",
+            format!("`low` and `high` must be finite with low <= high, got low {low} and high {high}"),
+        ));
     }
     let u = ops::rand_with(shape, dtype, &generator())?;
     let params = [low.into(), (high - low).into()];
@@ -79,13 +82,14 @@ pub(super) fn trunc_normal(shape: &Shape, dtype: DType, mean: f64, std: f64, low
         let reflected = half_normal_quantile(&u, -mean, std, [-high, -low])?;
         ops::neg(&reflected)
     } else {
-        // The quantile function of uniform numbers between the probabilities of both bounds.
+        // The quantile function of the normal distribution, applied to uniform numbers between the probabilities of
+        // both bounds.
         let quantile = formula!(|u; mean, low, high, scale, largest| {
             let (first, last) = (((low - mean) / scale).erf(), ((high - mean) / scale).erf());
             let x = (first + u * (last - first)).max(-largest).min(largest).erfinv();
             (mean + x * scale).max(low).min(high)
         });
-        // erf⁻¹ is finite at the largest number below 1.
+        // erf⁻¹ is infinite at 1, but finite at the largest number below 1.
         let params = [mean, low, high, std * SQRT_2, 1.0f64.next_down()].map(Into::into);
         ops::map(quantile, &[&u], &params)
     };

@@ -166,10 +166,10 @@ impl<L: LoraTarget> Lora<L> {
         })
     }
 
-    /// Sets α, the scale of the update, which is divided by the rank. Clones share W, A and B, so they have the same α.
+    /// Sets α; the update is B·A times α / r. Clones share W, A and B, so all must have the same α.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if α is not finite and above 0, if the layer has clones with another α, or if W
+    /// [`Error::InvalidArgument`] unless α is finite and above 0, if the layer has clones with another α, or if W
     /// includes the update with another α.
     #[panicking_form]
     pub fn try_alpha(self, alpha: f64) -> Result<Lora<L>> {
@@ -254,7 +254,10 @@ impl<L: LoraTarget> Lora<L> {
 
     fn set_merged(&self, merged: bool) -> Result<()> {
         if is_capturing() {
-            return Err(Error::invalid("lora", "a captured step cannot merge or unmerge; do so before the step"));
+            return Err(Error::invalid(
+                "lora",
+                "a captured step cannot merge or unmerge a Lora layer; call merge() or unmerge() before the step",
+            ));
         }
         if merged == self.is_merged() {
             return Ok(());

@@ -17,9 +17,9 @@ pub enum OrthogonalMap {
     MatrixExp,
     /// Q = (I + A/2)·(I − A/2)⁻¹, the Cayley map, which is cheaper (Helfrich et al. 2018).
     Cayley,
-    /// The product of Householder reflections, whose vectors are the columns below the diagonal, and of the signs of
-    /// the diagonal, which are not trained (Mhammedi et al. 2017). It is the cheapest map for matrices that are far
-    /// from square.
+    /// The product of Householder reflections, whose vectors are the columns of the original below its diagonal, and of
+    /// a diagonal matrix with the signs of its diagonal, which are not trained (Mhammedi et al. 2017). It is the
+    /// cheapest map for matrices that are far from square.
     Householder,
 }
 

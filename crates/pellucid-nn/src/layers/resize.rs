@@ -5,7 +5,7 @@ use pellucid_derive::Module;
 use pellucid_tensor::ops::{InterpolationMode, Resize};
 use pellucid_tensor::{Result, Tensor, ops};
 
-/// Interpolation of images `[B, C, spatial..]` with one to three spatial axes to other lengths.
+/// Interpolation of images `[B, C, spatial..]` to other spatial lengths, for one to three spatial axes.
 ///
 /// ```
 /// use pellucid::nn::{Layer, Upsample};

@@ -14,9 +14,9 @@ pub(crate) enum TargetForm {
     Classes,
     /// One list of class indices for each row of the logits, padded to the number of classes.
     ClassLists,
-    /// A value for each logit, of its dtype.
+    /// A value for each logit, of the dtype of the logits.
     Values,
-    /// A label for each logit, of its dtype or an integer.
+    /// A label for each logit, of the dtype of the logits or an integer dtype.
     Labels,
 }
 
@@ -90,7 +90,8 @@ impl Targets<'_> {
     /// Returns an error for a value that the targets may not have, if the host can read them. On other devices and in
     /// captured steps the values are not read, because the host would wait for them.
     pub(super) fn check_if_readable(&self, op: &'static str, logits: &Shape, y: &Tensor) -> Result<()> {
-        // Values of targets of another shape are not checked: the loss rejects these targets with an error about the shape.
+        // Values of targets of a wrong shape are not checked: the loss rejects these targets with an error about the
+        // shape.
         if matches!(self, Targets::Any | Targets::OfMean) || !self.fits(logits, y.shape()) || !y.is_readable() {
             return Ok(());
         }

@@ -113,8 +113,8 @@ impl AveragedModel {
         &self.count
     }
 
-    /// Copies the averages into the model in place, and saves its own weights. Running statistics of normalizations are
-    /// not averaged: [`update_bn`] recomputes them.
+    /// Copies the averages into the model in place, and saves the model's own weights. Running statistics of
+    /// normalizations are not averaged: [`update_bn`] recomputes them.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the model holds the averages already, and before the first update, when there are
@@ -174,8 +174,8 @@ impl AveragedModel {
     /// Loads a snapshot in place.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if it does not hold averages of these parameters; [`Error::InvalidArgument`] between
-    /// [`AveragedModel::apply`] and [`AveragedModel::restore`]. On error nothing is changed.
+    /// [`Error::StateDict`] if the state dict does not contain averages of these parameters; [`Error::InvalidArgument`]
+    /// between [`AveragedModel::apply`] and [`AveragedModel::restore`]. On error nothing is changed.
     pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         self.prepare_load(state)?.commit()
     }

@@ -142,8 +142,8 @@ fn round(number: f64, dtype: DType) -> f64 {
     if dtype == DType::F32 { f64::from(number as f32) } else { number }
 }
 
-/// Returns the decimal number with the fewest significant digits for which `fits` is true, among those nearest to
-/// `number`; else `number`.
+/// Rounds `number` to decimals with more and more significant digits, and returns the first for which `fits` is true;
+/// `number` itself if there is none.
 fn shortest_decimal(number: f64, fits: impl Fn(&f64) -> bool) -> f64 {
     let rounded = |digits: usize| format!("{number:.digits$e}").parse().ok();
     (0..f64::DIGITS as usize + 2).filter_map(rounded).find(fits).unwrap_or(number)

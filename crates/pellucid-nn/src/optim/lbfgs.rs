@@ -98,7 +98,7 @@ impl Lbfgs {
     /// Creates an optimizer of these parameters, which are all `f32` or all `f64`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for options out of range, no parameter, or one listed twice;
+    /// [`Error::InvalidArgument`] for options out of range, an empty list of parameters, or a parameter listed twice;
     /// [`Error::DTypeMismatch`].
     #[panicking_form]
     pub fn try_new(parameters: impl Into<ParameterList>, options: LbfgsOptions) -> Result<Lbfgs> {

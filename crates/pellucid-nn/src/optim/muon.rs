@@ -26,7 +26,7 @@ options! {
         momentum: f64 = 0.95 => FRACTION;
         /// Whether to use Nesterov's momentum.
         nesterov: bool = true;
-        /// The coefficients of the polynomial.
+        /// The coefficients (a, b₂, c) of the polynomial.
         ns_coefficients: (f64, f64, f64) = (3.4445, -4.775, 2.0315);
         /// The lower bound of the norm in the division.
         eps: f64 = 1e-7 => NONNEGATIVE;

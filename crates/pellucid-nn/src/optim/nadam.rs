@@ -26,7 +26,8 @@ options! {
         weight_decay: f64 = 0.0 => NONNEGATIVE;
         /// The decay ψ of the momentum schedule.
         momentum_decay: f64 = 4e-3 => NONNEGATIVE;
-        /// Whether to scale the parameter by 1 − η·λ instead, as [`AdamW`](super::AdamW) does.
+        /// Whether the weight decay scales the parameter by 1 − η·λ, as in [`AdamW`](super::AdamW), instead of changing
+        /// the gradient.
         decoupled_weight_decay: bool = false;
         /// Whether to maximize the loss.
         maximize: bool = false;

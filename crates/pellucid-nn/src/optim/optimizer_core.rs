@@ -152,7 +152,8 @@ impl OptimizerCore {
         [group.lr_tensor()].into_iter().chain(group.momentum_tensor())
     }
 
-    /// Returns the inputs of the update of parameter `i` of `clocks`, which belong to the group, except the gradient.
+    /// Returns the inputs, except the gradient, of the update of parameter `i` of `clocks`, which are clocks of the
+    /// group.
     fn rates(&self, group: usize, clocks: &Clocks, i: usize) -> Result<Vec<Tensor>> {
         let mut rates = clocks.rates_of(i)?;
         // The rates of the tick, or η without a tick; then the momentum's tensor.

@@ -5,8 +5,8 @@ use super::rule::Momentum;
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, OptionRange, Result, Tensor, unwrap};
 
-/// The learning rate and the momentum of a group of an optimizer's parameters. Clones are handles of the same numbers,
-/// which a [`Scheduler`](super::schedule::Scheduler) keeps.
+/// The learning rate and the momentum of a group of an optimizer's parameters. Clones are handles of the same numbers;
+/// a [`Scheduler`](super::schedule::Scheduler) keeps clones of the groups.
 ///
 /// Each number is stored in a 0-d tensor, in the dtype of the group's state. [`ParamGroup::lr`] returns the rate that
 /// was set last, if the tensor still holds the rounding of this rate. If the tensor was written since, for example by a

@@ -53,7 +53,7 @@ impl Rule for RpropOptions {
     }
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
-        // η in the first step, 0 in all others.
+        // The rate is η in the first step and 0 in all other steps.
         Some((formula!(tick | t, lr | (t + 1.0, t.eq(0.0).select(lr, 0.0))), vec![]))
     }
 

@@ -148,7 +148,7 @@ pub trait Rule: Any + fmt::Debug + Send + Sync {
 pub struct UpdateContext<'a> {
     /// The parameter, or its `f32` master copy.
     pub(super) parameter: &'a Tensor,
-    /// The half-precision parameter of a master copy.
+    /// The half-precision parameter, if `parameter` is its master copy.
     pub(super) half: Option<&'a Tensor>,
     pub(super) state: &'a [(&'static str, Buffer)],
     pub(super) gradient: &'a Tensor,

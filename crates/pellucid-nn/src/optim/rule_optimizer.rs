@@ -45,7 +45,7 @@ pub struct RuleOptimizer<R: Rule> {
 }
 
 impl<R: Rule> RuleOptimizer<R> {
-    /// Creates an optimizer of these parameters, with or without names; there may be none.
+    /// Creates an optimizer of these parameters, with or without names. The list may be empty.
     ///
     /// ```
     /// use pellucid::nn::{Linear, Module, optim::{AdamW, AdamWOptions, Optimizer}};

@@ -105,7 +105,8 @@ impl GradScaler {
     pub fn try_new(options: GradScalerOptions) -> Result<GradScaler> {
         options.check_ranges(OP)?;
         if options.init_scale as f32 == 0.0 {
-            let reason = format!("`init_scale` must not underflow in f32, in which it is stored, got {:e}", options.init_scale);
+            let reason =
+                format!("`init_scale` must not underflow in f32, in which it is stored, got {:e}", options.init_scale);
             return Err(Error::invalid(OP, reason));
         }
         let scale = Hyperparameter::stored_as(OP, options.init_scale, DType::F32, |scale| scale)?;

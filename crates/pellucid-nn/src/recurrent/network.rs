@@ -44,7 +44,7 @@ pub struct RecurrentNetwork<K: RecurrentKind> {
 #[doc(alias = "RNN")]
 pub type Rnn = RecurrentNetwork<Elman>;
 
-/// Gated recurrent units (Cho et al. 2014), with the reset gate applied after the product, as in
+/// Gated recurrent units (Cho et al. 2014), with the reset gate applied after the product W_hn·h, as in
 /// [`ops::gru`](pellucid_tensor::ops::gru):
 ///
 /// ```text

@@ -17,8 +17,8 @@ use pellucid_tensor::{DType, Error, Result, Scalar, Tensor, ops};
 /// ```
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if the sequences differ in other axes; [`Error::DTypeMismatch`] if their dtypes differ;
-/// [`Error::InvalidArgument`] for no sequence, and for a value that the dtype cannot represent.
+/// [`Error::ShapeMismatch`] if the sequences differ in an axis after the first; [`Error::DTypeMismatch`] if their
+/// dtypes differ; [`Error::InvalidArgument`] for no sequence, and for a value that the dtype cannot represent.
 pub fn pad_sequence<T: AsRef<Tensor>>(
     sequences: &[T],
     batch_first: bool,

@@ -156,7 +156,7 @@ impl MultiheadAttention {
         let lengths = self.projected_widths();
         let into_qkv = |parts: Vec<Tensor>| <[Tensor; 3]>::try_from(parts).expect("split() must return three parts");
         let parts = match &self.in_proj {
-            // The three projections are one matrix product.
+            // One matrix product computes the three projections.
             InProj::Joint(weight) if std::ptr::eq(query, key) && std::ptr::eq(key, value) => {
                 into_qkv(ops::split(&ops::linear(query, weight, self.in_proj_bias.as_deref())?, lengths, -1)?)
             }

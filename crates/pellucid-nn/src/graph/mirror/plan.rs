@@ -40,7 +40,7 @@ impl Buf {
 /// The buffers of one layer.
 #[derive(Clone, Debug)]
 pub struct PerLayerBufs {
-    /// The index and the name of the layer's type: `L0:Linear`.
+    /// The index of the layer and the name of its type: `L0:Linear`.
     pub name: String,
     /// The output.
     pub y: Buf,
@@ -177,8 +177,8 @@ impl CapturePlan {
 }
 
 /// Returns the plan of a step with this model for inputs of this shape and of the model's [input
-/// dtype](Layer::input_dtype). `loss` defaults to the softmax cross-entropy, and `lt_bytes`, the scratch memory of a
-/// matrix product, to 8 MiB.
+/// dtype](Layer::input_dtype). `None` means the softmax cross-entropy for `loss`, and 8 MiB for `lt_bytes`, the scratch
+/// memory of a matrix product.
 ///
 /// The model is traced: no kernel runs, and only layers that learn their widths from their first input change.
 ///

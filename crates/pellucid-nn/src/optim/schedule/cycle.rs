@@ -120,7 +120,7 @@ impl Schedule for OneCycleLr {
     }
 }
 
-/// The scale of the height of a cycle, by the number of the cycle or by the epoch.
+/// The change of the height of cycles, as a function of the cycle or of the epoch.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum CyclicMode {
     /// All cycles have the same height.
@@ -183,7 +183,8 @@ impl CyclicLr {
         }
     }
 
-    /// Returns the relative height in an epoch, in [0, 1].
+    /// Returns the height in an epoch, as a fraction of the difference between the highest and the lowest rate; the
+    /// mode may scale it to values above 1.
     fn height(&self, epoch: usize) -> f64 {
         let up = self.step_size_up as f64;
         let total = up + self.step_size_down.unwrap_or(self.step_size_up) as f64;

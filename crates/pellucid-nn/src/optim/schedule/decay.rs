@@ -65,7 +65,7 @@ impl Schedule for MultiplicativeLr {
     }
 }
 
-/// Step decay: a factor γ every `step_size` epochs.
+/// Step decay: multiplies the rate by γ every `step_size` epochs.
 #[doc(alias = "StepLR")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepLr {
@@ -88,7 +88,7 @@ impl Factor for StepLr {
     }
 }
 
-/// Step decay at milestones: a factor γ at each; a milestone that is listed twice counts twice.
+/// Step decay at milestones: multiplies the rate by γ at each milestone. A milestone that is listed twice counts twice.
 #[doc(alias = "MultiStepLR")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct MultiStepLr {
@@ -111,7 +111,7 @@ impl Factor for MultiStepLr {
     }
 }
 
-/// Exponential decay: a factor γ in every epoch.
+/// Exponential decay: multiplies the rate by γ in every epoch.
 #[doc(alias = "ExponentialLR")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExponentialLr {

@@ -2,8 +2,8 @@
 
 use super::SchedulePoint;
 
-/// A schedule η(t) = η_min + (η₀ − η_min)·f(t), where η₀ is the initial rate. Both methods of
-/// [`Schedule`](super::Schedule) follow from the factor f.
+/// A schedule η(t) = η_min + (η₀ − η_min)·f(t), where η₀ is the initial rate. `rate` and `chained` of
+/// [`Schedule`](super::Schedule) are computed from the factor f.
 pub(super) trait Factor {
     /// Returns f(t) in epoch t.
     fn factor(&self, epoch: usize) -> f64;

@@ -60,7 +60,7 @@ options! {
         patience: usize = 10;
         /// The smallest improvement.
         threshold: ThresholdMode = ThresholdMode::Relative(1e-4);
-        /// The number of measurements after a reduction that are ignored.
+        /// The number of measurements after a reduction that do not count as measurements without improvement.
         cooldown: usize = 0;
         /// The lowest rate.
         min_lr: PerGroup = PerGroup::All(0.0);
@@ -95,8 +95,8 @@ pub struct ReduceLrOnPlateau {
     progress: Restorable<PlateauProgress>,
 }
 
-/// The best measurement, the number of consecutive measurements without improvement, and the number of further
-/// measurements to ignore.
+/// The best measurement, the number of consecutive measurements without improvement, and the number of remaining
+/// measurements of the cooldown.
 #[derive(Clone, Copy, Debug)]
 struct PlateauProgress {
     best: f64,
