@@ -148,7 +148,8 @@ impl ModuleId {
 }
 
 thread_local! {
-    /// The path buffer of the last visit. A recorded step visits its model in every launch, without an allocation.
+    /// The path buffer of the last visit, which the next visit reuses: a recorded step visits its model in every launch
+    /// without an allocation.
     static PATH: Cell<String> = const { Cell::new(String::new()) };
 }
 

@@ -348,7 +348,8 @@ pub(super) fn of_loss(source: Error) -> Error {
     Error::Layer { layer: "loss".into(), source: Box::new(source) }
 }
 
-/// Logs a recording that was made between these statistics, and recordings that were dropped for it.
+/// Compares the statistics before and after a launch, and logs a new recording and the recordings that were dropped for
+/// it.
 fn log_recording(before: CacheStats, after: CacheStats, inputs: &[Tensor], limit: usize) {
     if after.misses + after.len as u64 <= before.misses + before.len as u64 {
         return;

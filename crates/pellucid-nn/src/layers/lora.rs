@@ -196,7 +196,7 @@ impl<L: LoraTarget> Lora<L> {
         if !self.layer.input_dtype().is_float() {
             return Err(Error::invalid(
                 "lora",
-                "dropout requires float inputs, but the inputs of this layer are integers; do not set it",
+                "dropout requires float inputs, but the inputs of this layer are integers; do not set dropout()",
             ));
         }
         Ok(Lora { dropout: p, ..self })

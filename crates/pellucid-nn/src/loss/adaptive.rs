@@ -38,8 +38,8 @@ pub struct AdaptiveLogSoftmaxWithLoss {
 }
 
 impl AdaptiveLogSoftmaxWithLoss {
-    /// Creates the loss for this many features and classes, with increasing cutoffs; PyTorch's `div_value` is 4. There
-    /// are no biases; assign one to `head` if needed.
+    /// Creates the loss for this many features and classes, with increasing cutoffs; PyTorch's default of `div_value`
+    /// is 4. There are no biases; assign one to `head` if needed.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the cutoffs are empty or do not increase strictly between 0 and the number of

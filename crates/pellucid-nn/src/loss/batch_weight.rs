@@ -9,7 +9,7 @@ use pellucid_tensor::{DType, Result, Tensor, no_grad, ops};
 pub enum BatchWeight {
     /// The loss is the mean over the samples, which all count equally.
     Samples,
-    /// The loss is the sum over the samples. The mean divides it by their number.
+    /// The loss is the sum over the samples. The mean divides the sum by the number of samples.
     SumOfSamples,
     /// The loss is a weighted mean with this sum of weights, a 0-d `f64` tensor on the device of the targets. A batch
     /// with the sum 0 does not count.

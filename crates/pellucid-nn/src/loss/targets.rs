@@ -40,7 +40,7 @@ impl TargetForm {
     pub(super) fn check(self, op: &'static str, logits: &Tensor, y: &Tensor) -> Result<()> {
         match self {
             TargetForm::Values | TargetForm::Labels if logits.shape() != y.shape() => {
-                let help = "both shapes must be equal; reshape or expand one tensor";
+                let help = "the logits and the targets must have the same shape; use reshape() or expand()";
                 Err(Error::shapes(op, [logits.shape(), y.shape()], help))
             }
             _ => Ok(()),
@@ -107,12 +107,7 @@ impl Targets<'_> {
             Targets::Any | Targets::OfMean | Targets::Classes { .. } | Targets::RowClasses => Ok(()),
             Targets::Shares => {
                 let outside = find_number(y, |value| !(0.0..=1.0).contains(&value) && !value.is_nan())?;
-                rejected(
-                    op,
-                    outside,
-                    "targets must be from 0 to 1",
-                    "class indices are the targets of CrossEntropyLoss",
-                )
+                rejected(op, outside, "targets must be from 0 to 1", "use CrossEntropyLoss for class indices")
             }
             Targets::Signs => {
                 let outside = find_number(y, |value| value.abs() != 1.0 && !value.is_nan())?;

@@ -13,7 +13,7 @@ pub(super) struct Clocks {
     /// The indices of these parameters in the optimizer.
     members: Range<usize>,
     counters: Vec<(&'static str, Buffer)>,
-    /// The rates that a tick computes for the updates of its step.
+    /// The rates that a tick computes for the updates of the same step.
     rates: Vec<Buffer>,
 }
 

@@ -128,7 +128,7 @@ impl Hyperparameter {
     }
 }
 
-/// Returns an error if a finite number is infinite in the dtype in which it is `stored`.
+/// Returns an error if `number` is finite, but `stored`, its value in this dtype, is infinite.
 fn check_range(op: &'static str, number: f64, stored: f64, dtype: DType) -> Result<()> {
     if number.is_finite() && !round(stored, dtype).is_finite() {
         let reason = format!("{number:e} is outside the range of {dtype}, in which it is stored; use a smaller number");

@@ -213,7 +213,7 @@ impl Lbfgs {
     }
 }
 
-/// Calls `f`, and then writes the values into the parameters, even after a panic.
+/// Calls `f`, and then writes the values into the parameters, even if `f` fails or panics.
 fn with_restored<R>(parameters: &[Parameter], values: &[Tensor], f: impl FnOnce() -> Result<R>) -> Result<R> {
     let result = catch_unwind(AssertUnwindSafe(f));
     parameters.iter().zip(values).try_for_each(|(p, x)| ops::copy_(p, x))?;

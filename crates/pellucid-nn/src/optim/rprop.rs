@@ -43,7 +43,10 @@ impl Rule for RpropOptions {
         }
         self.check_ranges(self.name())?;
         if max_step < min_step {
-            return Err(Error::invalid(self.name(), format!("step_sizes must ascend, got ({min_step}, {max_step})")));
+            return Err(Error::invalid(
+                self.name(),
+                format!("step_sizes.0 must be at most step_sizes.1, got ({min_step}, {max_step})"),
+            ));
         }
         Ok(())
     }

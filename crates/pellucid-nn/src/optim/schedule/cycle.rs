@@ -45,9 +45,9 @@ pub struct OneCycleLr {
     pub base_momentum: f64,
     /// The highest momentum; default 0.95.
     pub max_momentum: f64,
-    /// The ratio of the highest and the initial rate; default 25.
+    /// The ratio of the highest to the initial rate; default 25.
     pub div_factor: f64,
-    /// The ratio of the initial and the final rate; default 10000.
+    /// The ratio of the initial to the final rate; default 10000.
     pub final_div_factor: f64,
     /// Whether to return to the initial rate in as many epochs as the rate rises, and then to the final rate; default
     /// false.

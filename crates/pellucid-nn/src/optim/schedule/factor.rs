@@ -23,7 +23,7 @@ pub(super) trait Factor {
         let (now, low) = (self.factor(point.epoch), self.eta_min());
         match point.epoch.checked_sub(1).map_or(1.0, |before| self.factor(before)) {
             before if before == now => point.lr,
-            // The quotient would be infinite; the rate rises from η_min.
+            // f(t − 1) is 0, so the quotient would be infinite; the rate rises from η_min.
             0.0 => point.lr + (point.base - low) * now,
             before => low + (point.lr - low) * (now / before),
         }

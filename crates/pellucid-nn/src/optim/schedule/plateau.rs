@@ -216,7 +216,7 @@ impl Stateful for ReduceLrOnPlateau {
         let load = StateLoad::new(&self.progress.get().values(), state)?;
         let best = state["best"].try_item::<f64>()?;
         if best.is_nan() {
-            return Err(Error::invalid(OP, "best must be a number, got NaN"));
+            return Err(Error::invalid(OP, "`best` in the state dict must not be NaN"));
         }
         let (bad, cooling) = (whole_number(OP, state, "bad")?, whole_number(OP, state, "cooling")?);
         Ok(load.then(move || {
