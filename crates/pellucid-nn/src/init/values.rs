@@ -51,7 +51,7 @@ pub(super) fn uniform(shape: &Shape, dtype: DType, low: f64, high: f64) -> Resul
     if !shape.contains(&0) && !is_finite_interval {
         return Err(Error::invalid(
             "uniform",
-            format!("`low` and `high` must be finite with low <= high, got low {low} and high {high}"),
+            format!("`low` must be at most `high`, and their difference finite, got low {low} and high {high}"),
         ));
     }
     let u = ops::rand_with(shape, dtype, &generator())?;
