@@ -11,10 +11,10 @@ use std::fmt;
 /// The name of the part that every checkpoint contains, the generator of the current thread. Other names have no dots.
 const GENERATOR: &str = ".generator";
 
-/// The name of the number of steps in a state. It is a single tensor, so its name has no second part.
+/// The name of the number of steps in a state. The number is one tensor and not a part, so its name has no dot.
 const STEP: &str = "step";
 
-/// The parts of a training run, borrowed under their names, to save and restore them together.
+/// The named parts of a training run, which it borrows, saves and restores together.
 ///
 /// A run that is restored from a checkpoint continues bit for bit like a run that was not stopped. The generator of the
 /// current thread, from which dropout and `randn` draw, always belongs to a checkpoint, as the part `.generator`.
@@ -55,7 +55,8 @@ impl<'a> Checkpoint<'a> {
         self.named_model("model", model)
     }
 
-    /// Adds the parameters and persistent buffers of one of several models, such as the discriminator of a GAN.
+    /// Adds the parameters and persistent buffers of a model as the part `name`, for a run with several models, such as
+    /// a GAN.
     pub fn named_model(self, name: &str, model: &'a impl Visit) -> Checkpoint<'a> {
         let model: &'a dyn DynModule = model;
         self.with(name, Box::new(model))
@@ -66,7 +67,7 @@ impl<'a> Checkpoint<'a> {
         self.named_optimizer("optimizer", optimizer)
     }
 
-    /// Adds the state of one of several optimizers.
+    /// Adds the state of an optimizer as the part `name`, for a run with several optimizers.
     pub fn named_optimizer(self, name: &str, optimizer: &'a dyn Optimizer) -> Checkpoint<'a> {
         self.with(name, Box::new(optimizer))
     }
@@ -281,8 +282,9 @@ fn read_step(state: Option<StateDict>) -> Result<usize> {
 fn check_dtypes(part: &dyn Stateful, given: &StateDict) -> Result<()> {
     for (name, own) in part.state()? {
         if let Some(other) = given.get(&name).filter(|other| other.dtype() != own.dtype()) {
-            let help =
-                format!("`{name}` must have the dtype of the saved state; create the part that loads it in this dtype");
+            let help = format!(
+                "the saved `{name}` must have the dtype of the part that loads it; create the part in the saved dtype"
+            );
             return Err(Error::dtypes("load_checkpoint", [other.dtype(), own.dtype()], help));
         }
     }

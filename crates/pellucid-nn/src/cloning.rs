@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// The tensors of the clones.
 enum CloneTensors {
-    /// The copies. Each is created when its original is cloned first.
+    /// The copies. Each is created when its original is first cloned.
     Copies(TensorCopies),
     /// The given tensor for each original. Other tensors are shared.
     Given(HashMap<TensorId, Tensor>),
@@ -20,10 +20,10 @@ enum CloneTensors {
 #[derive(Default)]
 struct TensorCopies {
     by_tensor: HashMap<TensorId, Tensor>,
-    /// The layout of the first original with this storage, and its copy. Originals that share a storage have copies
-    /// that share one.
+    /// The layout of the first original with this storage, and its copy. Copies of originals that share a storage also
+    /// share one storage.
     by_storage: HashMap<StorageId, (Layout, Tensor)>,
-    /// A flag of the original, and its copy.
+    /// The flags of the originals, each with its copy.
     flags: Vec<[Arc<HostFlag>; 2]>,
     /// The first error, since `clone()` cannot return it.
     error: Option<Error>,
@@ -36,7 +36,7 @@ thread_local! {
     static IS_ACTIVE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A guard: clones of parameters and buffers hold other tensors until it is dropped.
+/// A guard: until it is dropped, clones of parameters and buffers that this thread makes hold other tensors.
 pub(crate) struct CloneScope {
     before: Option<CloneTensors>,
 }
@@ -64,7 +64,7 @@ impl CloneScope {
         CloneScope { before: CURRENT.replace(Some(tensors)) }
     }
 
-    /// Returns the error of a clone in this scope.
+    /// Ends the scope, and returns the first error of a clone in it.
     pub(crate) fn finish(self) -> Result<()> {
         let error = CURRENT.with_borrow_mut(|current| match current {
             Some(CloneTensors::Copies(copies)) => copies.error.take(),
@@ -138,7 +138,7 @@ impl TensorCopies {
             Some(_) => {
                 let shape = original.shape();
                 let reason = format!(
-                    "a parameter or buffer of shape {shape} is a view of another one with a different layout; create \
+                    "a parameter or buffer of shape {shape} is a view of another parameter or buffer with a different layout; create \
                      one of them from a copy()"
                 );
                 return Err(Error::invalid("deep_copy", reason));

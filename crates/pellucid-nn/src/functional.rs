@@ -7,15 +7,15 @@ use crate::state::{StateDict, StateMismatch, names_and_shapes};
 use pellucid_tensor::{Error, Result, Tensor, TensorId};
 use std::collections::HashMap;
 
-/// Calls `run` with the model in which the given tensors are the parameters and buffers, and returns its result:
-/// PyTorch's `torch.func.functional_call`. The computation is differentiable in the tensors, which may be results of
-/// other operations.
+/// Calls `run` with a clone of the model whose parameters and buffers are the given tensors, and returns the result of
+/// `run`: PyTorch's `torch.func.functional_call`. The computation is differentiable in the tensors, which may be
+/// results of other operations.
 ///
-/// `run` receives a clone of the model, so the model does not change, other threads may use it at the same time, and
-/// calls may be nested. The clone shares the training modes, path choices and hooks of the model. The names are as in
-/// [`Module::named_parameters`] and [`Module::named_buffers`]; a shared parameter may be given by any of its names. All
-/// parameters must be given; for a buffer that is not given, the clone uses the model's own. Layers write buffers in
-/// place: batch normalization in training updates the given running statistics, or else the model's own.
+/// The model itself does not change, other threads may use it at the same time, and calls may be nested. The clone
+/// shares the training modes, path choices and hooks of the model. The names are as in [`Module::named_parameters`] and
+/// [`Module::named_buffers`]; a shared parameter may be given by any of its names. All parameters must be given; for a
+/// buffer that is not given, the clone uses the model's own. Layers write buffers in place: batch normalization in
+/// training updates the given running statistics, or else the model's own.
 ///
 /// A step of gradient descent whose result is differentiable, as in MAML (Finn, Abbeel & Levine 2017):
 ///

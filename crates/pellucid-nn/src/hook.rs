@@ -1,6 +1,6 @@
 //! Hooks: functions that observe, and may replace, the input, the output and the gradient of a part of a model.
 //!
-//! A hook is removed when its guard is dropped. The guard borrows the model, so the layer does not move.
+//! A hook is removed when its guard is dropped. The guard borrows the model, so the layer cannot move.
 //!
 //! A captured step calls hooks when it is recorded, and its launches replay their operations. After a hook of a layer
 //! that the step calls was added or removed, the next launch records the step again; the recording without the hook is
@@ -26,7 +26,7 @@ enum LayerHook {
     Backward(Arc<BackwardHook>),
 }
 
-/// The hooks of each module that has some, or that a recording depends on.
+/// The hooks of each module that has hooks, or on whose hooks a recording depends.
 static HOOKS: LazyLock<RwLock<HashMap<ModuleId, HookList<LayerHook>>>> = LazyLock::new(RwLock::default);
 
 /// Calls `f` with the hooks of a module.
@@ -55,7 +55,7 @@ impl Drop for HookGuard<'_> {
 
 /// Registers a hook that is called as `hook(x)` before the layer of this name runs; a returned tensor replaces x.
 ///
-/// For a module of several inputs, x is the first, and cannot be replaced.
+/// For a module of several inputs, x is the first input, which cannot be replaced.
 ///
 /// ```
 /// use pellucid::nn::{Layer, Relu, Tanh, hook, sequential};
@@ -237,8 +237,8 @@ pub(crate) fn copy_hooks<'m>(model: &dyn DynModule, clone: &'m dyn DynModule) ->
     guards
 }
 
-/// Returns the hooks of a module; a captured step becomes dependent on them. They are called without the lock, since a
-/// hook may register and remove others.
+/// Returns the hooks of a module; a step that is being captured becomes dependent on them. They are called without the
+/// lock, because a hook may register and remove other hooks.
 fn hooks_of(module: Option<ModuleId>) -> Vec<LayerHook> {
     let Some(module) = module else { return Vec::new() };
     if is_capturing() {

@@ -2,17 +2,17 @@
 
 use pellucid_tensor::{DType, Error, Result, Tensor, autocast_dtype};
 
-/// Returns an error if a layer with parameters of this dtype would compute in a dtype other than its own: operations
-/// promote their operands, so one `f64` input makes an entire `f32` model compute in `f64`.
+/// Returns an error if a layer with parameters of this dtype would compute in a different dtype: operations promote
+/// their operands, so one `f64` input makes an entire `f32` model compute in `f64`.
 ///
-/// Integers and booleans are rejected. Half-precision inputs are computed in `f32` with `f32` parameters, as norms
-/// need. Under [`autocast`](pellucid_tensor::autocast), operations cast all operands but `f64`.
+/// Integers and booleans are rejected. Half-precision inputs are accepted with `f32` parameters and computed in `f32`,
+/// as norms need. Under [`autocast`](pellucid_tensor::autocast), operations cast all operands but `f64`.
 #[inline]
 pub(crate) fn check_input_dtype(op: &'static str, x: &Tensor, parameter: &Tensor) -> Result<()> {
     if x.dtype() == parameter.dtype() { Ok(()) } else { check_dtypes(op, x.dtype(), parameter.dtype()) }
 }
 
-/// [`check_input_dtype`] for a layer whose parameters are optional; without one, every dtype is allowed.
+/// [`check_input_dtype`] for a layer whose parameters are optional; without parameters, every dtype is allowed.
 #[inline]
 pub(crate) fn check_optional_dtype<'p>(
     op: &'static str,

@@ -51,7 +51,7 @@ pub trait Layer: Module {
         unwrap(self.try_forward(x))
     }
 
-    /// Returns the result of [`forward`](Layer::forward), or its error.
+    /// Returns the output for an input, and runs hooks, as [`forward`](Layer::forward) does, or returns an error.
     ///
     /// # Errors
     /// The errors of [`compute`](Layer::compute). If a part of this layer fails, the call returns

@@ -17,7 +17,8 @@ type LayerFactory<L> = Arc<dyn Fn(&Shape) -> Result<L> + Send + Sync>;
 ///
 /// Before that it has no parameters: [`parameters`](Module::parameters), [`state_dict`](Module::state_dict) and
 /// [`freeze`](Module::freeze) panic. Parameters get the [default dtype](init::default_dtype) at the time of `new`.
-/// [`train`](Module::train) and [`eval`](Module::eval) before the build set the mode of the later layer.
+/// [`train`](Module::train) and [`eval`](Module::eval) before the build set the mode that the layer has after the
+/// build.
 ///
 /// ```
 /// use pellucid::nn::{Flatten, Layer, Linear, Module, Relu, sequential};

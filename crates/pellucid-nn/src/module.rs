@@ -1,4 +1,5 @@
-//! The trait `Module` of types with parameters. The derive implements one method; all others follow from it.
+//! The trait `Module` of types with parameters. `#[derive(Module)]` implements one method, from which all others are
+//! derived.
 
 mod dyn_module;
 
@@ -105,7 +106,8 @@ pub trait Module: Visit {
         as_dyn(&self).modules()
     }
 
-    /// Returns the direct children: the modules of [`named_modules`](Module::named_modules) that no other child holds.
+    /// Returns the direct children: the modules of [`named_modules`](Module::named_modules) that are not inside another
+    /// child.
     #[doc(alias = "children")]
     fn named_children(&self) -> Vec<(String, ModuleInfo)> {
         as_dyn(&self).children()
@@ -151,12 +153,12 @@ pub trait Module: Visit {
         Ok(())
     }
 
-    /// Sets training mode in every layer; dropout, for example, is active.
+    /// Sets training mode in every layer, in which dropout, for example, is active.
     fn train(&self) {
         as_dyn(&self).set_training(true);
     }
 
-    /// Sets evaluation mode in every layer; dropout, for example, is inactive.
+    /// Sets evaluation mode in every layer, in which dropout, for example, is inactive.
     fn eval(&self) {
         as_dyn(&self).set_training(false);
     }
@@ -200,7 +202,7 @@ pub trait Module: Visit {
     }
 
     /// Moves all parameters and buffers to `device` in place, with their gradients. They stay the same tensors, so
-    /// optimizers stay attached; their state follows at the next step. Parts of a model may be on different devices.
+    /// optimizers stay attached, and move their state at the next step. Parts of a model may be on different devices.
     /// The argument is a [`Device`], not a name, so that the method exists for `dyn Layer`, such as `model[1]`.
     ///
     /// ```
@@ -223,8 +225,8 @@ pub trait Module: Visit {
     }
 
     /// Converts all parameters, and all buffers of a float dtype, to `dtype` in place, with their gradients. They stay
-    /// the same tensors. An optimizer keeps its state in the dtype of its creation, so its next step fails; create it
-    /// after the conversion.
+    /// the same tensors. An optimizer keeps its state in the dtype of its creation, so its next step fails; create the
+    /// optimizer after the conversion.
     ///
     /// ```
     /// use pellucid::nn::{Layer, Linear, Module};
@@ -356,8 +358,8 @@ pub trait Module: Visit {
     ///
     /// # Errors
     /// [`Error::StateDict`] if a name is missing or unexpected, or a shape differs; [`Error::InvalidArgument`] if the
-    /// names of a shared value have different values; [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that is not
-    /// built. On error nothing is changed.
+    /// state dict has different values for one shared parameter or buffer; [`Error::Layer`] names a
+    /// [`Lazy`](crate::Lazy) layer that is not built. On error nothing is changed.
     ///
     /// [`Error::StateDict`]: pellucid_tensor::Error::StateDict
     /// [`Error::InvalidArgument`]: pellucid_tensor::Error::InvalidArgument
@@ -367,12 +369,12 @@ pub trait Module: Visit {
     }
 
     /// Loads the values whose names both the module and the state dict have, as
-    /// [`load_state_dict`](Module::load_state_dict) does. Returns the other names.
+    /// [`load_state_dict`](Module::load_state_dict) does. Returns the names that only one of them has.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if a shape differs, [`Error::InvalidArgument`] if the names of a shared value have
-    /// different values; [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that is not built. On error nothing is
-    /// changed.
+    /// [`Error::StateDict`] if a shape differs, [`Error::InvalidArgument`] if the state dict has different values for
+    /// one shared parameter or buffer; [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that is not built. On error
+    /// nothing is changed.
     ///
     /// [`Error::StateDict`]: pellucid_tensor::Error::StateDict
     /// [`Error::InvalidArgument`]: pellucid_tensor::Error::InvalidArgument

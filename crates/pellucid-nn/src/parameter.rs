@@ -239,8 +239,8 @@ macro_rules! forward_to_tensor {
 
 forward_to_tensor!(Parameter Buffer);
 
-/// The mode of a module: training, the initial mode, or evaluation. A layer whose behaviour depends on the mode holds
-/// one; [`Module::train`](crate::Module::train) and [`Module::eval`](crate::Module::eval) set it.
+/// The mode of a module: training, the initial mode, or evaluation. A layer whose behaviour depends on the mode holds a
+/// `TrainingMode`; [`Module::train`](crate::Module::train) and [`Module::eval`](crate::Module::eval) set it.
 ///
 /// A captured step has one recording for each mode in which it runs. A clone has a separate mode, except in
 /// [`functional_call`](crate::functional_call).

@@ -1,4 +1,4 @@
-//! Layers with several paths. The host selects a path before a step; it never depends on a value that the step
+//! Layers with several paths. The host selects a path before a step; the path never depends on a value that the step
 //! computes.
 //!
 //! A recording contains one path. [`path_of`] returns the path that a model is set to. A

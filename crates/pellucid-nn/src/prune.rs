@@ -64,12 +64,12 @@ impl PruneAmount {
     }
 }
 
-/// Prunes the elements of smallest magnitude, of each weight separately: PyTorch's `prune.l1_unstructured`. Of equal
+/// Prunes the elements of smallest magnitude in each weight separately: PyTorch's `prune.l1_unstructured`. Of equal
 /// magnitudes, the earlier element is pruned first.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the module has no [`Pruned`] layer, for a fraction that is not in [0, 1], or for a
-/// count above the number of elements that a weight has left; [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that
+/// count above the number of unpruned elements of a weight; [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that
 /// is not built; [`Error::ReadInCapture`] inside a captured step. On error no mask changes.
 pub fn l1_unstructured(module: &(impl Module + ?Sized), amount: impl Into<PruneAmount>) -> Result<()> {
     prune_each("l1_unstructured", module, amount.into(), |weight| {
@@ -77,8 +77,8 @@ pub fn l1_unstructured(module: &(impl Module + ?Sized), amount: impl Into<PruneA
     })
 }
 
-/// Prunes random elements of each weight: PyTorch's `prune.random_unstructured`. They are drawn from the thread's
-/// generator.
+/// Prunes random elements of each weight: PyTorch's `prune.random_unstructured`. Random numbers are drawn from the
+/// thread's generator.
 ///
 /// # Errors
 /// The errors of [`l1_unstructured`].
@@ -88,9 +88,9 @@ pub fn random_unstructured(module: &(impl Module + ?Sized), amount: impl Into<Pr
     })
 }
 
-/// Prunes the slices along `axis` whose elements have the smallest norm of order n, of each weight: PyTorch's
-/// `prune.ln_structured`. The slices of axis 0 of a weight `[out, in, ..]` compute one output each. Pruned elements
-/// count as 0 in the norm.
+/// Prunes the slices along `axis` whose elements have the smallest norm of order n in each weight separately: PyTorch's
+/// `prune.ln_structured`. A slice along axis 0 of a weight `[out, in, ..]` computes one output. Pruned elements count
+/// as 0 in the norm.
 ///
 /// # Errors
 /// The errors of [`l1_unstructured`], where slices are counted; [`Error::AxisOutOfRange`].
@@ -109,8 +109,8 @@ pub fn ln_structured(
     })
 }
 
-/// Prunes random slices along `axis`, of each weight: PyTorch's `prune.random_structured`. They are drawn from the
-/// thread's generator.
+/// Prunes random slices along `axis` of each weight: PyTorch's `prune.random_structured`. Random numbers are drawn from
+/// the thread's generator.
 ///
 /// # Errors
 /// The errors of [`ln_structured`].
@@ -147,7 +147,7 @@ pub fn global_unstructured(module: &(impl Module + ?Sized), amount: impl Into<Pr
     set_masks(&weights, masks.collect::<Result<_>>()?)
 }
 
-/// Multiplies the mask of a layer by another one, of zeros and ones: PyTorch's `prune.custom_from_mask`.
+/// Multiplies the mask of a layer by another mask of zeros and ones: PyTorch's `prune.custom_from_mask`.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -327,7 +327,8 @@ fn prune_each(
     set_masks(&weights, masks)
 }
 
-/// Returns the units with the smallest importance among those that are kept; of equal ones, the first.
+/// Returns the units with the smallest importance among those that are not pruned yet; of units of equal importance,
+/// the first.
 fn least_important(
     op: &'static str,
     importance: &[f64],

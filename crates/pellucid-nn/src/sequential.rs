@@ -23,18 +23,18 @@ pub type BoxedLayer = Box<dyn DynLayer>;
 /// assert_eq!(layers[0].downcast_ref::<Linear>().unwrap().weight.shape().dims(), [8, 4]);
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a layer that can be boxed: it must implement `Layer`, `Clone` and `'static`",
-    note = "a layer of `sequential!` owns its fields: `#[derive(Clone, Module)]`, and implement `Layer` (method `compute`)"
+    message = "`{Self}` is not a layer that can be boxed: it must implement `Layer` and `Clone`, and be `'static`",
+    note = "a layer of `sequential!` owns its fields; derive `Clone` and `Module`, and implement `Layer` (method `compute`)"
 )]
 pub trait DynLayer: Layer {
     /// Returns a clone in a box.
     fn boxed_clone(&self) -> BoxedLayer;
 
-    /// Returns the layer as a value of any type.
+    /// Returns the layer as [`Any`], for downcasts.
     fn as_any(&self) -> &dyn Any;
 }
 
-// The compiler reports the note of `DynLayer` for a type that lacks one of the bounds, and not the bound alone.
+// For a type that lacks one of the bounds, the compiler reports the note of `DynLayer` instead of the bound alone.
 #[diagnostic::do_not_recommend]
 impl<L: Layer + Clone + 'static> DynLayer for L {
     fn boxed_clone(&self) -> BoxedLayer {
@@ -105,7 +105,7 @@ impl Sequential {
         Sequential::default()
     }
 
-    /// Adds a layer at the end. A [`BoxedLayer`] stays in its box.
+    /// Adds a layer at the end. A [`BoxedLayer`] is not boxed again.
     pub fn push(&mut self, layer: impl DynLayer + 'static) {
         let mut layer = Some(layer);
         let boxed = match (&mut layer as &mut dyn Any).downcast_mut::<Option<BoxedLayer>>() {
@@ -125,7 +125,7 @@ impl Sequential {
         self.layers.iter()
     }
 
-    /// Returns a layer, or `None` if there are fewer.
+    /// Returns the layer at this index, or `None` if there is none.
     pub fn get(&self, index: usize) -> Option<&BoxedLayer> {
         self.layers.get(index)
     }
@@ -147,11 +147,11 @@ impl std::ops::Index<usize> for Sequential {
     /// Returns the layer at this index.
     ///
     /// # Panics
-    /// Panics if there are fewer layers.
+    /// Panics if there is no layer at this index.
     #[track_caller]
     fn index(&self, index: usize) -> &BoxedLayer {
         let len = self.len();
-        // This is not a closure, which would hide the caller's line.
+        // This is not written with a closure, because a closure would hide the caller's line.
         match self.get(index) {
             Some(layer) => layer,
             None => {
@@ -328,7 +328,7 @@ impl<M> std::ops::Index<&str> for ModuleDict<M> {
     /// Panics if there is no module of this name.
     #[track_caller]
     fn index(&self, name: &str) -> &M {
-        // This is not a closure, which would hide the caller's line.
+        // This is not written with a closure, because a closure would hide the caller's line.
         match self.get(name) {
             Some(module) => module,
             None => {

@@ -53,7 +53,7 @@ pub(crate) fn snapshot(values: &[(String, Tensor)]) -> Result<StateDict> {
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 pub trait Stateful {
-    /// Returns the state by name. The tensors may be the part's own: the caller only reads them.
+    /// Returns the state by name. The tensors may be the part's own, so the caller must not write to them.
     ///
     /// # Errors
     /// Returns an error if the state does not exist yet, for example in a lazy layer.
@@ -74,8 +74,8 @@ impl<T: Stateful + ?Sized> Stateful for &T {
     }
 }
 
-/// The state is (key, counter) for each device, by the device's name. A device that does not exist in this process is
-/// ignored, because no number can be drawn there.
+/// The state is (key, counter) for each device, by the device's name. A load ignores a device that does not exist in
+/// this process, because no number can be drawn there.
 impl Stateful for Generator {
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
         Ok(self.states().into_iter().map(|(device, state)| (device.to_string(), state)).collect())
@@ -137,7 +137,7 @@ impl<'a> StateLoad<'a> {
     }
 }
 
-/// Returns a count of a state dict, a tensor of one element.
+/// Returns the count `name` from a state dict, in which it is a tensor of one element.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the value is not an integer number of at most 2⁵³.
@@ -187,7 +187,7 @@ pub struct IncompatibleKeys {
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
-/// To merge several files, [extend](Extend::extend) one state dict by the others.
+/// To merge several files, [extend](Extend::extend) one state dict with the others.
 pub fn rename_keys(state: &StateDict, map: impl Fn(&str) -> Option<String>) -> StateDict {
     state.iter().filter_map(|(name, value)| Some((map(name)?, value.clone()))).collect()
 }
@@ -195,7 +195,7 @@ pub fn rename_keys(state: &StateDict, map: impl Fn(&str) -> Option<String>) -> S
 /// Concatenates values along their first axis, for files of systems that store one matrix as several.
 ///
 /// A group consists of the values whose names differ only in which of `parts` they contain. It is concatenated in the
-/// order of `parts`, under the name with `joined` in place of the part. Other values are kept.
+/// order of `parts`, under the name in which `joined_part` replaces the part. Other values are kept.
 ///
 /// ```
 /// use pellucid::nn::{StateDict, concatenate_entries};
@@ -232,8 +232,9 @@ pub fn concatenate_entries(state: &StateDict, parts: &[&str], joined_part: &str)
     Ok(joined)
 }
 
-/// Loads the values whose names are in `targets` and in `state`, and returns the other names. `targets` has one entry
-/// for each name of a shared value. `complete` adds further changes. On error nothing is written.
+/// Loads the values whose names are in both `targets` and `state`, and returns the names that only one of them has.
+/// `targets` has one entry for each name of a shared value. `complete` adds further changes. On error nothing is
+/// written.
 pub(crate) fn load_matching<'a>(
     targets: &[(String, Tensor)],
     state: &StateDict,
@@ -267,7 +268,7 @@ impl<'a> NamedValue<'a> {
         self.names.iter().filter_map(|&name| Some((name, state.get(name)?)))
     }
 
-    /// Returns the new value in its dtype, if the state dict has one.
+    /// Returns a copy of the value in the state dict, converted to the dtype of the tensor; `None` if it has no entry.
     fn value(&self, state: &StateDict) -> Result<Option<Tensor>> {
         let mut given = self.given(state);
         let Some((name, first)) = given.next() else { return Ok(None) };
@@ -276,7 +277,7 @@ impl<'a> NamedValue<'a> {
         for (other, again) in given.filter(|(_, again)| identity(again) != identity(first)) {
             if converted(again)?.try_to_bytes()? != value.try_to_bytes()? {
                 let reason = format!(
-                    "{name} and {other} refer to one shared parameter but have different values in the state dict; \
+                    "{name} and {other} are names of one shared tensor but have different values in the state dict; \
                      untie the parameters, or remove one entry"
                 );
                 return Err(Error::invalid("load_state_dict", reason));

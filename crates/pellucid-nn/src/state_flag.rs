@@ -13,8 +13,9 @@ type FlagTensors = BTreeMap<String, Tensor>;
 ///
 /// Clones share the flag, as they share the parameters, except in [`deep_copy`](crate::Module::deep_copy). A state dict
 /// contains the name of the flag with the value 1 while the flag is set, and no such name otherwise. Loading the first
-/// of the described parameters sets the flag to its value in the state dict, or to false if there is none. While the
-/// flag is set, the others cannot be loaded without the first, whose value depends on their old values.
+/// of the described parameters sets the flag to the value of the flag in the state dict, or to false if the state dict
+/// has none. While the flag is set, the other described parameters cannot be loaded without the first, whose value
+/// includes their old values.
 #[derive(Debug)]
 pub struct StateFlag {
     flag: Arc<HostFlag>,
@@ -77,12 +78,12 @@ impl NamedFlag {
         grouped
     }
 
-    /// Returns the value in a state dict, if the flag is set.
+    /// Returns the entry of the flag in a state dict; `None` unless the flag is set.
     pub(crate) fn entry(&self) -> Option<(String, Tensor)> {
         self.flag.get().then(|| (self.names[0].clone(), Tensor::scalar(1i64, DType::I64)))
     }
 
-    /// Returns the value that a load of this state dict sets, if it changes the described weight.
+    /// Returns the value of the flag after a load of this state dict, or `None` if the load does not change the flag.
     fn loaded(&self, op: &'static str, state: &FlagTensors) -> Result<Option<bool>> {
         let given = self.names.iter().find_map(|name| Some((name, state.get(name)?)));
         let given = given.map(|(name, value)| read_flag(op, name, value)).transpose()?;
@@ -121,7 +122,7 @@ fn read_flag(op: &'static str, name: &str, value: &Tensor) -> Result<bool> {
     }
 }
 
-/// The changes of the flags by a load, and the state dict without their names.
+/// The new values of the flags that a load changes, and the state dict without the entries of flags.
 pub(crate) struct FlagLoad {
     pub(crate) state: FlagTensors,
     changes: Vec<(StateFlag, bool)>,
@@ -131,7 +132,8 @@ impl FlagLoad {
     /// Checks a state dict for the flags of a model.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a value that is not a flag, or that contradicts a weight that is not loaded.
+    /// [`Error::InvalidArgument`] for a flag that is not one value, and for a described parameter that cannot be loaded
+    /// without the first one.
     pub(crate) fn prepare(op: &'static str, flags: &[NamedFlag], state: &FlagTensors) -> Result<FlagLoad> {
         let mut load = FlagLoad { state: state.clone(), changes: Vec::new() };
         for flag in flags {

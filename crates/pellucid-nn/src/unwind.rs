@@ -3,8 +3,8 @@
 //! Modules and optimizers hold tensors, numbers, atomics and locks, and inherit unwind safety from them (see
 //! `pellucid-tensor/src/tensor/unwind.rs`). Only `Sequential` and `Lazy`, and optimizers with their rules, hold trait
 //! objects, which do not inherit it. A module and the function of a lazy layer are `Sync`, so writes through a shared
-//! reference use a lock or an atomic. A lazy layer stores its layer only when it is complete. A user-defined layer that
-//! keeps several values consistent under its own lock finds that lock poisoned.
+//! reference use a lock or an atomic. A lazy layer stores its layer only when it is complete. If a user-defined layer
+//! keeps several values consistent under its own lock, a panic under the lock poisons it.
 
 use crate::lazy::Lazy;
 use crate::sequential::Sequential;

@@ -33,11 +33,11 @@ pub fn parameters_to_vector(parameters: &[Parameter]) -> Result<Tensor> {
 }
 
 /// Overwrites all parameters in place with the elements of a vector, in the order of [`parameters_to_vector`]:
-/// PyTorch's `nn.utils.vector_to_parameters`. They stay the same tensors, so optimizers stay attached. The write is not
-/// recorded for autograd; a captured step may contain it.
+/// PyTorch's `nn.utils.vector_to_parameters`. The parameters stay the same tensors, so optimizers stay attached. The
+/// write is not recorded for autograd; a captured step may contain it.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] unless the vector has one axis, as long as all parameters together;
+/// [`Error::ShapeMismatch`] unless the vector has one axis, whose length is the number of elements of all parameters;
 /// [`Error::DTypeMismatch`] if its dtype is not the dtype of every parameter; [`Error::DeviceMismatch`] if it is pinned
 /// to another device. On error no parameter is changed.
 pub fn vector_to_parameters(vector: &Tensor, parameters: &[Parameter]) -> Result<()> {

@@ -16,7 +16,7 @@ use std::fmt::{Debug, Display, Write};
     note = "derive `Module` for your own types, and mark fields without parameters `#[module(skip)]`"
 )]
 pub trait Visit: Send + Sync {
-    /// Calls the visitor with every module, parameter, buffer and training mode, each with its name.
+    /// Calls the visitor with every part of this value (see [`ModulePart`]) and its name.
     fn visit(&self, visitor: &mut Visitor<'_>);
 }
 
@@ -148,7 +148,8 @@ impl ModuleId {
 }
 
 thread_local! {
-    /// The path buffer of the last visit. A recorded step visits its model in every launch, without an allocation.
+    /// The path buffer of the last visit, which the next visit reuses: a recorded step visits its model in every launch
+    /// without an allocation.
     static PATH: Cell<String> = const { Cell::new(String::new()) };
 }
 
@@ -196,7 +197,7 @@ impl<'a> Visitor<'a> {
         self.report_module(ModuleId::new(module), class, rejects_capture, false);
     }
 
-    /// Reports a module as [`module`](Visitor::module) does, whose parameters are created at its first input. Until
+    /// Reports, as [`module`](Visitor::module) does, a module whose parameters are created at its first input. Until
     /// then, [`parameters`](Module::parameters) panics.
     pub fn unbuilt<M: Module + ?Sized>(&mut self, module: &M) {
         self.report_module(ModuleId::new(module), type_name::<M>(), None, true);
@@ -211,7 +212,7 @@ impl<'a> Visitor<'a> {
         self.visit_field(&name, ModuleId::new(part), &part);
     }
 
-    /// Reports a plain value of the current module, under this name, which [`tree`](Module::tree) shows.
+    /// Reports a plain value of the current module under this name; [`tree`](Module::tree) shows it.
     ///
     /// # Panics
     /// Panics for the names that [`field`](Visitor::field) rejects.

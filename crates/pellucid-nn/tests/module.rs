@@ -255,7 +255,7 @@ fn a_shared_value_loads_under_any_of_its_names() {
     // Different values under both names are rejected.
     other.insert("encoder.weight".into(), &weight + 1.0);
     for error in [b.load_state_dict(&other).unwrap_err(), b.load_matching(&other).unwrap_err()] {
-        assert!(error.to_string().contains("encoder.weight and decoder refer to one shared parameter"), "{error}");
+        assert!(error.to_string().contains("encoder.weight and decoder are names of one shared tensor"), "{error}");
     }
     assert_eq!(b.encoder.weight.to_vec::<f32>(), weight.to_vec::<f32>());
     other.retain(|name, _| !name.contains("coder"));

@@ -4,7 +4,7 @@ use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, Result, Shape, Tensor, autocast_dtype, ops, unwrap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A cache of keys and values for later queries. With it, a decoding step projects only the new positions.
+/// A cache of the keys and values of earlier positions. With it, a decoding step projects only the new positions.
 ///
 /// The buffers are allocated once for `capacity` positions and written in place. The number of cached positions is a
 /// tensor, so a decoding step can be captured and replayed. A cache belongs to one attention layer and one batch:
@@ -22,11 +22,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// assert!((last - whole.narrow(1, 4, 1)).abs().max(..).item::<f32>() < 1e-6);
 /// ```
 ///
-/// A clone is an independent copy. Beam search selects the sequences that it continues by
-/// [`reorder`](KvCache::reorder).
+/// A clone is an independent copy. Beam search keeps the selected sequences by [`reorder`](KvCache::reorder).
 #[derive(Debug)]
 pub struct KvCache {
-    /// The keys, `[N, G, C, D]`.
+    /// The keys, `[N, G, C, D]`: batch size N, G key-value heads, capacity C, head width D.
     keys: Tensor,
     /// The values, `[N, G, C, D]`.
     values: Tensor,
@@ -38,7 +37,7 @@ pub struct KvCache {
     appended: AtomicUsize,
 }
 
-/// Copies keys, values and length, so that decoding with one cache does not change the other.
+/// Copies keys, values and length, so that decoding with the clone does not change the original, and vice versa.
 ///
 /// # Panics
 /// Panics if there is not enough memory.
@@ -69,8 +68,9 @@ impl KvCache {
         Ok(KvCache { keys: buffer()?, values: buffer()?, length, visible: None, appended: AtomicUsize::new(0) })
     }
 
-    /// Sets a padding mask for prompts of one padded length n: `visible`, bool `[N, n]`, is false at padding, which is
-    /// never attended to. Prompts must be padded on the left; decoded positions then directly follow them.
+    /// Sets the padding mask of prompts that are padded to a common length n: `visible`, bool `[N, n]`, is false at
+    /// padding, which is never attended to. Prompts must be padded on the left; decoded positions then directly follow
+    /// them.
     ///
     /// ```
     /// use pellucid::nn::{Layer, MultiheadAttention};
@@ -97,7 +97,11 @@ impl KvCache {
             return Err(Error::shapes("kv_cache", [visible.shape(), self.keys.shape()], help));
         }
         if visible.dtype() != DType::Bool {
-            return Err(Error::dtypes("kv_cache", [visible.dtype()], "a padding mask must be boolean; use ne(0)"));
+            return Err(Error::dtypes(
+                "kv_cache",
+                [visible.dtype()],
+                "a padding mask must be boolean; convert a mask of zeros and ones by ne(0)",
+            ));
         }
         let later = ops::ones([batch, self.capacity() - visible.shape()[1]], DType::Bool)?;
         let all = ops::concatenate(&[visible, &later], 1)?;
@@ -121,7 +125,8 @@ impl KvCache {
     /// The errors of [`ops::copy_`], if the buffers cannot be written.
     #[panicking_form]
     pub fn try_clear(&self) -> Result<()> {
-        // Masked elements are multiplied by 0, which would turn a non-finite value into NaN, so they are zeroed.
+        // Attention multiplies the values of hidden positions by 0, which is NaN for a non-finite value, so the buffers
+        // are zeroed.
         for buffer in [&self.keys, &self.values, &self.length] {
             ops::copy_(buffer, &ops::zeros((), buffer.dtype())?)?;
         }
@@ -146,7 +151,8 @@ impl KvCache {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] for another shape; the errors of [`ops::index_select`]. On error nothing is changed.
+    /// [`Error::ShapeMismatch`] for an index of another shape; the errors of [`ops::index_select`]. On error nothing is
+    /// changed.
     #[panicking_form]
     pub fn try_reorder(&self, index: &Tensor) -> Result<()> {
         let batch = self.keys.shape()[0];
@@ -174,7 +180,8 @@ impl KvCache {
         if keys.requires_grad() || values.requires_grad() {
             return Err(Error::invalid(op, "a cache does not propagate gradients; decode under no_grad()"));
         }
-        // Under `autocast`, keys and values have half precision, even if the cache has a different dtype.
+        // Under `autocast`, keys and values have half precision, even if the cache has a different dtype, so they are
+        // converted.
         let in_cache_dtype = |new: &Tensor| match autocast_dtype() {
             Some(_) => ops::to_dtype(new, self.keys.dtype()),
             None => Ok(new.clone()),
@@ -184,12 +191,12 @@ impl KvCache {
         for (new, buffer) in [(keys, &self.keys), (values, &self.values)] {
             let expected: Shape = buffer.shape().with_axis(2, count);
             if *new.shape() != expected || count > self.capacity() {
-                let help =
-                    "batch size, heads and width must match the cache, and the length must not exceed its capacity";
+                let help = "keys and values must have the batch size, heads and width of the cache, and must fit in its capacity";
                 return Err(Error::shapes(op, [new.shape(), buffer.shape()], help));
             }
             if new.dtype() != buffer.dtype() {
-                let help = "the keys and values must have the dtype of the cache; create it with cache() of this layer";
+                let help =
+                    "the keys and values must have the dtype of the cache; create the cache with cache() of this layer";
                 return Err(Error::dtypes(op, [new.dtype(), buffer.dtype()], help));
             }
         }
@@ -215,8 +222,8 @@ impl KvCache {
     }
 }
 
-/// Calls `decode`, which writes new positions to the caches, and then increases the lengths of the caches. After an
-/// error of `decode`, the lengths are unchanged.
+/// Calls `decode`, which writes new positions to the caches, and then increases the lengths of the caches. If `decode`
+/// returns an error, the lengths are unchanged.
 pub(crate) fn append_after<'a>(
     caches: impl IntoIterator<Item = &'a KvCache>,
     decode: impl FnOnce() -> Result<Tensor>,

@@ -27,7 +27,8 @@ pub(super) const MULTIHEAD_ATTENTION: &str = "multihead_attention";
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttentionMasks<'a> {
-    /// The attention mask, which broadcasts to the scores, `[.., H, L, S]`: `[L, S]` is the same for all heads.
+    /// The attention mask, which broadcasts to the scores `[.., H, L, S]`: a mask `[L, S]` applies to all samples and
+    /// heads.
     pub mask: Option<&'a Tensor>,
     /// The padding mask of the keys, booleans `[.., S]`, for sequences that were padded to the same length.
     pub key_padding: Option<&'a Tensor>,
@@ -96,7 +97,8 @@ impl<'a> AttentionMasks<'a> {
         Ok(())
     }
 
-    /// Combines all masks except `causal` into one that broadcasts to `[.., H, L, S]`, boolean or of this dtype.
+    /// Combines all masks except `causal` into one mask that broadcasts to `[.., H, L, S]`, boolean or of this float
+    /// dtype.
     pub(super) fn joint(&self, dtype: DType) -> Result<Option<Tensor>> {
         let usable = |mask: &Tensor| match mask.dtype() {
             DType::Bool => Ok(mask.clone()),
@@ -112,7 +114,7 @@ impl<'a> AttentionMasks<'a> {
     }
 }
 
-/// Combines two masks: a key is hidden if one of them hides it.
+/// Combines two masks: a key is hidden if at least one of them hides it.
 fn combine_masks(a: Option<Tensor>, b: Option<Tensor>, dtype: DType) -> Result<Option<Tensor>> {
     match (a, b) {
         (Some(a), Some(b)) if a.dtype() == DType::Bool && b.dtype() == DType::Bool => {
@@ -133,7 +135,7 @@ fn additive_mask(mask: &Tensor, dtype: DType) -> Result<Tensor> {
 }
 
 /// Returns a mask `[.., queries, keys + more]` that combines `mask` with the causal mask if `causal` is true. All
-/// queries see the `more` keys at the end. Without either mask it returns `None`.
+/// queries see the `more` keys at the end. Returns `None` if there is no `mask` and `causal` is false.
 pub(super) fn extend_mask(
     mask: Option<Tensor>,
     causal: bool,
@@ -145,10 +147,10 @@ pub(super) fn extend_mask(
     let below = || ops::le(&positions(keys)?, &ops::unsqueeze(&positions(queries)?, 1)?);
     let below = if causal { Some(below()?) } else { None };
     let Some(mask) = combine_masks(mask, below, dtype)? else { return Ok(None) };
-    // The mask may broadcast along the keys.
+    // The mask may broadcast along the keys, so it is expanded before keys are appended.
     let mut shape = mask.shape().dims().to_vec();
     let Some(last) = shape.len().checked_sub(1) else {
-        let help = "an attention mask must have at least one axis, the keys";
+        let help = "an attention mask must have at least one axis, the axis of the keys";
         return Err(Error::shapes(MULTIHEAD_ATTENTION, [mask.shape()], help));
     };
     shape[last] = keys;
@@ -171,7 +173,7 @@ pub fn causal_mask(length: usize) -> Tensor {
     unwrap(try_causal_mask(length))
 }
 
-/// Returns the result of [`causal_mask`], or its error.
+/// Returns the causal mask, as [`causal_mask`] does, or an error.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).

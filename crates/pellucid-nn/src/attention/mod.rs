@@ -1,7 +1,7 @@
 //! Multi-head attention with masks, position encodings, and a key-value cache.
 //!
-//! The mathematics of one head is `pellucid_tensor::ops::scaled_dot_product_attention`; this module adds the
-//! projections, and splits and joins the heads.
+//! Each head computes `pellucid_tensor::ops::scaled_dot_product_attention`; this module adds the projections, and
+//! splits and joins the heads.
 
 mod cache;
 mod mask;

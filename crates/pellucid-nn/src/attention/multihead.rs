@@ -63,9 +63,9 @@ impl Default for MultiheadAttentionOptions {
 /// default, the batch comes first. As a [`Layer`] it computes self-attention without masks.
 ///
 /// Parameters have PyTorch's names and layouts. G is the number of key-value heads. `in_proj_weight` `[E + 2·G·D, E]`
-/// stacks the projections of queries, keys and values; if widths differ, they are `q_proj_weight`, `k_proj_weight` and
-/// `v_proj_weight`. The other parameters are `in_proj_bias`, `out_proj.weight`, `out_proj.bias` and, with `bias_kv`,
-/// `bias_k` and `bias_v`, `[1, 1, G·D]`.
+/// stacks the projections of queries, keys and values; if widths differ, the projections are separate matrices,
+/// `q_proj_weight`, `k_proj_weight` and `v_proj_weight`. The other parameters are `in_proj_bias`, `out_proj.weight`,
+/// `out_proj.bias` and, with `bias_kv`, `bias_k` and `bias_v`, `[1, 1, G·D]`.
 ///
 /// ```
 /// use pellucid::nn::{Layer, AttentionMasks, MultiheadAttention};
@@ -156,7 +156,7 @@ impl MultiheadAttention {
         self.changed(|options| options.dropout = dropout)
     }
 
-    /// Sets whether projections have biases. Biases that are added start at 0.
+    /// Sets whether projections have biases. Added biases are initialized with 0.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -166,16 +166,16 @@ impl MultiheadAttention {
     }
 
     /// Sets the number of key-value heads, by default the number of query heads; neighbouring query heads share one
-    /// (grouped-query attention, Ainslie et al. 2023). The input projections are drawn again.
+    /// (grouped-query attention, Ainslie et al. 2023). The input projections are initialized again.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if it does not divide the number of query heads; [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] if `kv_heads` does not divide the number of query heads; [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_kv_heads(self, kv_heads: usize) -> Result<MultiheadAttention> {
         self.changed(|options| options.kv_heads = Some(kv_heads))
     }
 
-    /// Sets the width of keys, by default the width of queries. The input projections are drawn again.
+    /// Sets the width of keys, by default the width of queries. The input projections are initialized again.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -184,7 +184,7 @@ impl MultiheadAttention {
         self.changed(|options| options.kdim = Some(kdim))
     }
 
-    /// Sets the width of values, by default the width of queries. The input projections are drawn again.
+    /// Sets the width of values, by default the width of queries. The input projections are initialized again.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -203,7 +203,8 @@ impl MultiheadAttention {
         self.changed(|options| options.rotary = rotary)
     }
 
-    /// Sets whether to append a trained key and value, visible to every query; default false. Both start at random.
+    /// Sets whether to append a trained key and value, visible to every query; default false. Both are initialized
+    /// randomly.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -227,7 +228,8 @@ impl MultiheadAttention {
         self.try_with_options(options)
     }
 
-    /// Sets all options. Weights whose shapes change are drawn again once, instead of once for each changed option.
+    /// Sets all options. Weights whose shapes change are initialized again only once, even if several options change
+    /// them.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an option out of its range; [`Error::OutOfMemory`].
@@ -341,7 +343,7 @@ impl MultiheadAttention {
         append_after([cache], || self.decode(x, cache))
     }
 
-    /// Computes [`forward_cached`](Self::forward_cached) in an enclosing [`append_after`].
+    /// Computes [`forward_cached`](Self::forward_cached) for a caller that runs it inside [`append_after`].
     pub(crate) fn decode(&self, x: &Tensor, cache: &KvCache) -> Result<Tensor> {
         call::call_unary(self, x, |x| {
             if x.rank() != 3 {

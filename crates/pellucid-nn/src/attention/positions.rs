@@ -8,8 +8,8 @@ use crate::parameter::Parameter;
 use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::{DType, Error, Result, Tensor, formula, ops, unwrap};
 
-/// Returns the sinusoidal encoding of positions (Vaswani et al. 2017), `[.., width]` for integers `[..]`:
-/// sin(p·10000^(−2i/width)) at index 2i, and the cosine at 2i + 1.
+/// Returns the sinusoidal encoding of positions (Vaswani et al. 2017), `[.., width]` for integers `[..]`: for position
+/// p, sin(p·10000^(−2i/width)) at index 2i, and the cosine of the same angle at index 2i + 1.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if the dtype of the result is not a float.
@@ -76,7 +76,7 @@ impl LearnedPositions {
     /// Returns the rows of these positions, `[.., E]` for integers `[..]`.
     ///
     /// # Errors
-    /// [`Error::IndexOutOfBounds`] for a position beyond the table.
+    /// [`Error::IndexOutOfBounds`] for a position outside the table.
     #[panicking_form]
     pub fn try_forward_rows(&self, positions: &Tensor) -> Result<Tensor> {
         let rows = |x: &Tensor| ops::embedding(&self.weight, x, ops::EmbeddingOptions::default());

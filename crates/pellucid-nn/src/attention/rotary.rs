@@ -9,12 +9,13 @@ pub enum RotaryPairing {
     /// Elements 2i and 2i + 1, as in the paper.
     #[default]
     Neighbours,
-    /// Elements i and i + D/2, as in GPT-NeoX and in the Hugging Face weights of LLaMA.
+    /// Elements i and i + D/2 of a head of width D, as in GPT-NeoX and in the Hugging Face weights of LLaMA.
     Halves,
 }
 
-/// Rotary position embedding (Su et al. 2021): at position p the i-th pair of a query's or key's elements, as a complex
-/// number, is rotated by the angle p·base^(−2i/D). Scores then depend only on differences of positions.
+/// Rotary position embedding (Su et al. 2021): at position p, the i-th pair of elements of a query or key of width D,
+/// as a complex number, is rotated by the angle p·base^(−2i/D). Scores then depend on positions only through their
+/// differences.
 ///
 /// ```
 /// use pellucid::nn::Rotary;
@@ -28,7 +29,7 @@ pub enum RotaryPairing {
 pub struct Rotary {
     /// The base of the geometric sequence of frequencies, from 1 down towards 1/base; finite and above 0.
     pub base: f64,
-    /// The layout of pairs.
+    /// The elements that form a pair.
     pub pairs: RotaryPairing,
 }
 

@@ -1,4 +1,4 @@
-//! The path of the layer that failed, in the error of a call.
+//! Errors of calls, which name the path of the layer that failed.
 
 use crate::module::{DynModule, Module, as_dyn};
 use crate::visit::{ModuleId, ModulePart};
@@ -21,8 +21,8 @@ thread_local! {
 
 /// Returns the error of a module's computation. If a part of the module failed, the error names its path in the module.
 ///
-/// A module does not know whether it is the outermost one, so each replaces the path that the inner module has set.
-/// The function is called only after a failure.
+/// A module does not know whether it is the outermost one, so each module replaces the path that an inner module has
+/// set by its own, longer path. The function is called only after a failure.
 #[inline]
 pub(crate) fn with_failed_path<M: Module + ?Sized>(module: &M, error: Error) -> Error {
     add_failed_path(ModuleId::new(module), as_dyn(&module), error)

@@ -24,7 +24,7 @@ use trace::{is_traced, record_call};
 /// The number of hooks and traces in the process.
 static OBSERVERS: AtomicUsize = AtomicUsize::new(0);
 
-/// A guard that counts one hook or trace. While a guard exists, calls are observed.
+/// A guard that counts one hook or trace while it exists. Calls are observed while the count is not 0.
 pub(crate) struct Observer;
 
 impl Observer {
@@ -60,9 +60,10 @@ pub(crate) fn call<M: Module + ?Sized>(
     let mut compute = Some(compute);
     let mut compute = |replaced: Option<&Tensor>| match replaced {
         None => compute.take().expect("a call must compute its output only once")(),
-        Some(_) => {
-            Err(Error::invalid("hook", "a hook cannot replace an input of a module with several inputs; return None"))
-        }
+        Some(_) => Err(Error::invalid(
+            "hook",
+            "a hook cannot replace an input of a module with several inputs; return None from the hook",
+        )),
     };
     call_observed(CalledModule::new(&module), inputs, &mut compute)
 }
@@ -96,7 +97,7 @@ pub(crate) fn call_unary<M: Module + ?Sized>(
     call_observed(CalledModule::new(&module), &[x], &mut compute)
 }
 
-/// Calls a module of one input that returns a second result, as [`call_with_extra`] does.
+/// Calls a module that has one input and returns a second result, as [`call_with_extra`] does.
 pub(crate) fn call_unary_with_extra<M: Module + ?Sized, R>(
     module: &M,
     x: &Tensor,
@@ -155,7 +156,7 @@ impl<'a> CalledModule<'a> {
     }
 }
 
-/// Calls a module while calls are observed.
+/// Calls a module with its hooks, or records the call if a model is traced.
 #[cold]
 #[inline(never)]
 fn call_observed(module: CalledModule<'_>, inputs: &[&Tensor], compute: CallComputation<'_>) -> Result<Tensor> {

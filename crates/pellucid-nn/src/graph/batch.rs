@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 /// The inputs of a model.
 pub trait Batch: Clone + Send + Sync {
-    /// Returns a batch of the same structure with `f(name, tensor)` for each tensor.
+    /// Returns a batch of the same structure in which `f(name, tensor)` replaces each tensor.
     ///
     /// # Errors
     /// The first error of `f`.

@@ -61,7 +61,7 @@ impl StepCheck {
 
 /// Launches a step twice with the same random numbers and restores all tensors. `state` lists the tensors that a launch
 /// writes, except gradients and the states of the default random generator. `launch` returns the loss before the
-/// update. `parameters` are all that require a gradient.
+/// update. `parameters` are all parameters that require a gradient.
 pub(super) fn check_step(
     state: Vec<Tensor>,
     parameters: &[Parameter],

@@ -32,8 +32,8 @@ fn unused_loss_name(model: &dyn DynModule) -> String {
     name
 }
 
-/// Returns the parameters of model and loss, by name. The first batch builds lazy layers of the model, but those of the
-/// loss must be built before.
+/// Returns the parameters of model and loss, by name. The first batch builds lazy layers of the model, but lazy layers
+/// of the loss must already be built.
 fn parameters_of(model: &dyn DynModule, loss: &dyn Loss) -> Result<Vec<(String, Parameter)>> {
     let mut seen = HashSet::new();
     let prefix = unused_loss_name(model);
@@ -49,7 +49,7 @@ fn trained_parameters(model: &dyn DynModule, loss: &dyn Loss) -> Result<Vec<(Str
 }
 
 /// Adds the parameters of model and loss that require a gradient to an optimizer without parameters. Returns true if it
-/// did.
+/// added any.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for an optimizer with several groups, and for one that is not a
@@ -66,7 +66,7 @@ pub(super) fn fill_optimizer(model: &dyn DynModule, loss: &dyn Loss, optimizer: 
     deferred.add(trained).map(|()| true)
 }
 
-/// The frozen parameters of a step that must stay frozen.
+/// The parameters that are frozen when a step is recorded, and must stay frozen because the step would not train them.
 pub(super) struct FrozenParameters {
     /// Frozen parameters that do not belong to the optimizer.
     others: Vec<(String, Parameter)>,
@@ -75,8 +75,8 @@ pub(super) struct FrozenParameters {
 }
 
 impl FrozenParameters {
-    /// Returns an error if a parameter requires a gradient and has no state in the optimizer, or does not belong to the
-    /// optimizer, unless that is allowed.
+    /// Returns the parameters that must stay frozen, or an error if a parameter requires a gradient but has no state in
+    /// the optimizer, or does not belong to it. `is_untrained_allowed` permits the latter.
     pub(super) fn checked(
         op: &'static str,
         model: &dyn DynModule,

@@ -58,8 +58,8 @@ impl GradientBuffers {
         Ok(replaced)
     }
 
-    /// Marks the buffers of the parameters that a launch reaches as filled. Without accumulation, it zeroes the others,
-    /// which the launch does not write.
+    /// Marks the buffers of the parameters that a launch reaches as filled. Without accumulation, it zeroes the other
+    /// filled buffers, which the launch has not written.
     pub(super) fn mark_filled(&mut self, reached: &[bool], accumulates: bool) -> Result<()> {
         for (buffer, &is_reached) in self.0.iter_mut().zip(reached) {
             if buffer.is_filled && !is_reached && !accumulates {

@@ -50,8 +50,8 @@ const INFERENCE: &str = "inference";
 /// # Padding
 /// The rows that fill a batch up to a listed size repeat its last row, and their results are not returned. The result
 /// is bit-identical to the model's eager forward pass for the filled batch. Filling does not change the results of the
-/// other rows if the model computes each row of axis 0 by itself. In evaluation mode, all layers of this crate do, with
-/// these exceptions: a batch norm without running statistics, a recurrent layer whose axis 0 is time, and your own
+/// other rows if the model computes each row of axis 0 independently. In evaluation mode, all layers of this crate do,
+/// with these exceptions: a batch norm without running statistics, a recurrent layer whose axis 0 is time, and your own
 /// layers that reduce, sort or shift along axis 0. Give such a model only batches of a listed size.
 ///
 /// [`with_lengths`](InferenceModel::with_lengths) adds a list of lengths of axis 1, for sequences.
@@ -183,7 +183,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
         self.passes.drop_recordings_on_error(|passes| passes.run(x))
     }
 
-    /// Runs a batch of exactly a listed shape, and returns the output as the recording stores it. The next launch
+    /// Runs a batch that has exactly a listed shape, and returns the output as the recording stores it. The next launch
     /// overwrites it. After the first launches, this allocates nothing on the CPU.
     ///
     /// # Errors
@@ -249,7 +249,7 @@ struct BatchShape {
 }
 
 impl BatchShape {
-    /// Returns the shape of an input that is filled up to this shape.
+    /// Returns the shape of an input of shape `shape` after it is filled up to this batch shape.
     fn padded_shape(self, shape: &Shape) -> Shape {
         let filled = shape.with_axis(0, self.rows);
         match self.length {
@@ -329,8 +329,8 @@ impl<'f> ForwardPasses<'f> {
         }
     }
 
-    /// Runs the inputs, at most the largest listed size, and returns the output without its padding. `is_split` tells
-    /// whether they are a part of a larger batch.
+    /// Runs the inputs, of at most the largest listed size, and returns the output without its padding. `is_split`
+    /// tells whether they are a part of a larger batch.
     fn run_part(&mut self, given: BatchShape, is_split: bool) -> Result<Tensor> {
         let fill = self.listed_shape(given);
         let unfilled = if fill == given { Vec::new() } else { self.inputs.clone() };
@@ -560,7 +560,7 @@ fn in_filled(unfilled: &[Tensor], filled: &[Tensor], error: Error) -> Error {
 
 /// Returns an input that is filled up to a listed shape: with zeros along axis 1, with its last row along axis 0.
 ///
-/// Rows of zeros would be simpler, but may give NaN (a mean over no elements), which selects slower kernels.
+/// Rows of zeros would be simpler, but may produce NaN (as in a mean over no elements), which selects slower kernels.
 fn filled(x: &Tensor, fill: BatchShape) -> Result<Tensor> {
     let (shape, mut x) = (fill.padded_shape(x.shape()), x.clone());
     let more = |x: &Tensor, axis: usize| shape[axis] - x.shape()[axis];

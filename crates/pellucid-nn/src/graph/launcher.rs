@@ -90,7 +90,7 @@ impl<'f> Launcher<'f> {
         _ = self.captured.as_mut().map(|captured| captured.drop_recordings());
     }
 
-    /// Returns the number of the recording that was launched or prepared last; `None` for a closure that runs eagerly.
+    /// Returns the id of the recording that was launched or prepared last; `None` for a closure that runs eagerly.
     fn latest_recording(&self) -> Option<u64> {
         self.captured()?.recordings().next_back()
     }

@@ -8,9 +8,9 @@
 //!
 //! for a model f with parameters θ, a loss L, and an optimizer U with state s. The step consists of the operations that
 //! the model, the loss and the optimizer run eagerly, recorded by [`capture`](pellucid_tensor::capture). Layers need no
-//! code for it. [`Captured`](pellucid_tensor::Captured) holds the recordings: one for each list of input shapes and
-//! dtypes, and for each value of the host decisions that are fixed in a recording: training or evaluation mode, hooks,
-//! and the path through layers like [`If`](crate::paths::If).
+//! code for recording. [`Captured`](pellucid_tensor::Captured) holds the recordings: one for each list of input shapes
+//! and dtypes, and for each value of the host decisions that are fixed in a recording: training or evaluation mode,
+//! hooks, and the path through layers like [`If`](crate::paths::If).
 //!
 //! | type | records |
 //! | --- | --- |
@@ -27,7 +27,7 @@
 //! rate ([`Optimizer::set_lr`](crate::optim::Optimizer::set_lr) works unchanged).
 //!
 //! [`GraphTrainer::check_step`] tests that a step reduces the loss, and that its update opposes the gradient.
-//! [`mirror`] has the names of an earlier framework, for steps over fixed buffers.
+//! [`mirror`] records steps over fixed buffers, under the names of an earlier framework.
 
 mod batch;
 mod check;

@@ -15,15 +15,15 @@ pub type BeforeUpdate<'f> = Arc<dyn Fn(&[Parameter]) -> Result<()> + Send + Sync
 #[derive(Clone)]
 pub struct StepOptions<'f> {
     /// Whether the step runs eagerly, operation by operation, as on a device without capture; default false. Results
-    /// are the same. Only a model with lazy layers is traced before its first step, so model and loss may read values,
-    /// and a debugger can step through the operations. A batch that model or loss rejects changes no parameter, but
-    /// layers before the one that rejects it may have updated their statistics and drawn random numbers.
+    /// are the same. Model and loss may read values, unless the model has lazy layers, with which it is traced before
+    /// its first step. A debugger can step through the operations. A batch that model or loss rejects changes no
+    /// parameter, but layers before the one that rejects it may have updated their statistics and drawn random numbers.
     pub eager: bool,
     /// The number k of launches whose gradients are accumulated, each weighted by 1/k; at least 1. The k-th launch
     /// updates the parameters with the mean over the k batches and zeroes the gradients;
-    /// [`update_early`](super::GraphTrainer::update_early) uses the mean over fewer. A parameter on which none of
-    /// the k losses depends is not updated. With 1, the default, each launch starts without gradients. Launches with
-    /// batches of all shapes count together.
+    /// [`update_early`](super::GraphTrainer::update_early) uses the mean over fewer. A parameter on which none of the k
+    /// losses depends is not updated. With 1, the default, each launch starts without gradients. Launches count
+    /// regardless of the shapes of their batches.
     pub accumulate: usize,
     /// Scales the loss, for gradients in half precision, and skips updates with non-finite gradients. Gradients are
     /// divided by the scale before `before_update` runs.
@@ -46,7 +46,7 @@ pub struct StepOptions<'f> {
     /// ```
     pub before_update: Option<BeforeUpdate<'f>>,
     /// Whether a parameter of the model may require a gradient although the step's optimizer does not update it. By
-    /// default such a parameter is rejected. A GAN needs it:
+    /// default such a parameter is rejected. A GAN needs this option:
     ///
     /// ```
     /// use pellucid::nn::graph::{GraphTrainer, StepOptions};
@@ -67,7 +67,7 @@ pub struct StepOptions<'f> {
 }
 
 impl StepOptions<'_> {
-    /// Returns an error for a number out of its range.
+    /// Returns an error for an option out of its range.
     pub(super) fn check(&self, op: &'static str) -> Result<()> {
         for (name, value) in [("accumulate", self.accumulate), ("max_recordings", self.max_recordings)] {
             if value == 0 {

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 /// The computation of a step: the loss, followed by other results.
 pub(super) type StepComputation<'f> = Arc<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync + 'f>;
 
-/// The name of recording a step in errors.
+/// The name in errors of the operation that records a step.
 const RECORD_STEP: &str = "record_step";
 
 /// A training step of a computation and an optimizer, for inputs on its device. It has no type parameters, so it is
@@ -34,7 +34,7 @@ pub(super) struct StepCore<'f> {
     /// Whether the accumulated gradients are scaled to the mean over these launches. Otherwise each launch has the
     /// weight 1/`accumulate`.
     is_averaged: bool,
-    /// The random numbers of the thread that recorded the step first.
+    /// The random stream of the thread that recorded the step first.
     random: Option<ThreadStream>,
 }
 
@@ -70,7 +70,7 @@ impl<'f> StepCore<'f> {
         CacheStats { misses: pass.misses + update.misses, len: pass.len + update.len, ..pass }
     }
 
-    /// Returns the random numbers of the thread that recorded the step first.
+    /// Returns the random stream of the thread that recorded the step first.
     pub(super) fn random(&mut self) -> ThreadStream {
         self.random.get_or_insert_with(ThreadStream::current).clone()
     }
@@ -83,7 +83,7 @@ impl<'f> StepCore<'f> {
         })
     }
 
-    /// Returns true if the step runs eagerly, because it was set to or because its device cannot capture.
+    /// Returns true if the step runs eagerly, because of its options or because its device cannot capture.
     pub(super) fn is_eager(&self) -> bool {
         self.options.eager || self.pass.as_ref().is_some_and(|pass| pass.eager_reason().is_some())
     }
@@ -108,12 +108,14 @@ impl<'f> StepCore<'f> {
         let is_last = accumulates && self.launches_since_update + 1 >= self.options.accumulate;
         self.set_averaged(false)?;
         if is_last {
-            // Both are recorded before the launch, so that the gradients so far are unchanged if recording fails.
+            // The pass and the update are recorded before the launch, so that the accumulated gradients are unchanged
+            // if recording fails.
             self.launcher()?.prepare(inputs)?;
             self.prepare_update()?;
         }
         let launched = self.launcher()?.launch(inputs).map(drop);
-        // A recording is kept if its first launch fails; its later launches need the parameters that it reaches.
+        // A recording is kept even if its first launch fails. Its later launches need the reached parameters, so these
+        // are stored before the error is returned.
         let reached = self.reached_now()?;
         launched?;
         self.gradients.mark_filled(&reached, accumulates)?;
@@ -122,7 +124,7 @@ impl<'f> StepCore<'f> {
     }
 
     /// Updates the parameters with the accumulated gradients, and zeroes these gradients. An update that fails or
-    /// panics may have changed some of them, so the next accumulation then begins with new buffers.
+    /// panics may have changed some of the gradients, so the next accumulation begins with new buffers.
     fn update_accumulated(&mut self) -> Result<()> {
         let Some(update) = &mut self.update else { return Ok(()) };
         let mut gradients = std::mem::take(&mut self.gradients);
@@ -148,7 +150,7 @@ impl<'f> StepCore<'f> {
     }
 
     /// Updates the parameters with the mean of the gradients of fewer launches than `accumulate`, if there are any.
-    /// Returns true if it did.
+    /// Returns true if it updated them.
     pub(super) fn update_early(&mut self) -> Result<bool> {
         if !self.accumulates() || self.launches_since_update == 0 {
             return Ok(false);
@@ -184,7 +186,8 @@ impl<'f> StepCore<'f> {
         update.prepare(&[]).map(drop)
     }
 
-    /// Calls `f` with gradient buffers. If it fails or panics, the gradients are as before.
+    /// Sets the buffers of the step as the gradients of the parameters, and calls `f`. If `f` fails or panics, the
+    /// previous gradients are restored.
     fn with_gradients<R>(&mut self, f: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         let random = self.random();
         let _random = random.enter();
@@ -264,8 +267,9 @@ struct StepUpdate<'f> {
 }
 
 impl<'f> StepUpdate<'f> {
-    /// Writes or adds the gradients of the loss, the first of the results, to the buffers. A missing buffer is
-    /// `replaced` by the gradient. Returns which parameters the loss reaches.
+    /// Writes or adds the gradients of the loss, the first of the results, to the buffers. If a buffer is missing, the
+    /// gradient itself becomes the gradient of the parameter, and `replaced` records this. Returns which parameters the
+    /// loss reaches.
     fn collect(&self, results: &[Tensor], replaced: &mut ReplacedGradients) -> Result<Reached> {
         let parameters = self.optimizer.parameters();
         let trained: Vec<_> = parameters.iter().enumerate().filter(|(_, p)| p.requires_grad()).collect();

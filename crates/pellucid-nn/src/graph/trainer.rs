@@ -18,7 +18,8 @@ use std::sync::Arc;
 ///
 /// Model, loss and optimizer may be owned, borrowed (`&M`, `&mut M`), boxed (`Box<dyn Layer>`, `Box<dyn Loss>`,
 /// `Box<dyn Optimizer>`) or shared (`Arc<M>`). This holds for models of [several inputs](super::MultiInput) as well.
-/// Between launches, [`model`](GraphTrainer::model) and [`optimizer`](GraphTrainer::optimizer) give access to them.
+/// Between launches, [`model`](GraphTrainer::model) and [`optimizer`](GraphTrainer::optimizer) return references to
+/// them.
 ///
 /// A trainer is `Send`: it may move to another thread between steps, and a service may hold it in a
 /// [`Mutex`](std::sync::Mutex). It continues with the random numbers of the thread that recorded its first step, so a
@@ -123,7 +124,7 @@ where
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) before the first step; errors of the step on
-    /// a device that runs it later.
+    /// a device that executes it asynchronously.
     pub fn loss(&self) -> Result<f64> {
         self.core.results("loss")?.0.try_item()
     }
@@ -202,7 +203,7 @@ where
 
     /// Launches the step of this batch twice, and returns whether the loss falls and the update opposes the gradient.
     /// Both launches draw the same random numbers. Parameters, buffers, gradients, the optimizer, a scaler, the default
-    /// random generator and the results of the last step are restored, so nothing is trained.
+    /// random generator and the results of the last step are restored, so the call trains nothing.
     ///
     /// ```
     /// use pellucid::nn::{Linear, Module, graph::GraphTrainer, loss::MseLoss, optim::{AdamW, AdamWOptions}};
@@ -264,8 +265,8 @@ where
     /// ```
     ///
     /// # Errors
-    /// [`Error::Rebound`](pellucid_tensor::Error::Rebound) for a replaced parameter; the errors of the update. After
-    /// an error or a panic of the update, the accumulated gradients are not used.
+    /// [`Error::Rebound`](pellucid_tensor::Error::Rebound) for a replaced parameter; the errors of the update. After an
+    /// error or a panic of the update, the accumulated gradients are discarded.
     pub fn update_early(&mut self) -> Result<bool> {
         self.core.update_early()
     }

@@ -17,7 +17,7 @@ use pellucid_tensor::{
 };
 use std::sync::Arc;
 
-/// The name of the transfer of a batch to a step in errors.
+/// The name in errors of the operation that transfers a batch to a step.
 const SET_BATCH: &str = "set_batch";
 
 /// The steps of a trainer. It has no type parameters, so it is compiled once, in this crate.
@@ -28,7 +28,7 @@ pub(super) struct TrainerCore<'f> {
     evaluation: Launcher<'f>,
     /// The tensors of the model, once a batch was accepted.
     state: Option<ModelState<'f>>,
-    /// The parameters that the step does not train, once a batch was accepted by a step.
+    /// The parameters that must stay frozen, once a step has accepted a batch.
     frozen: Option<FrozenParameters>,
     /// The names of the inputs of the model, once a batch was accepted.
     names: Vec<String>,
@@ -127,7 +127,7 @@ impl<'f> TrainerCore<'f> {
     }
 
     /// Checks the inputs of a step, and calls `launch` with them. If the launch would record, or is the first eager
-    /// one, the optimizer is filled and checked as well.
+    /// launch, the optimizer is filled and checked as well.
     fn with_batch<R>(
         &mut self,
         x: &dyn BatchTensors,
@@ -174,7 +174,7 @@ impl<'f> TrainerCore<'f> {
         Ok(self.evaluation.outputs())
     }
 
-    /// Returns loss and logits of the last batch in evaluation mode.
+    /// Evaluates the current inputs in evaluation mode, and returns loss and logits.
     pub(super) fn evaluate_again(&mut self) -> Result<&[Tensor]> {
         let random = self.step.random();
         let _random = random.enter();
@@ -227,8 +227,8 @@ impl<'f> TrainerCore<'f> {
             self.model.output(&inputs)
         });
         match is_eager {
-            // If all layers are built, an error of the trace is ignored, because the eager step would return it too; it
-            // may read values, which a trace cannot.
+            // If all layers are built, an error of the trace is ignored: the eager step returns it too, unless the
+            // trace failed only because it cannot read values, which an eager step can.
             true if model.built_parameters().is_ok() => Ok(None),
             true => logits.map(|_| None),
             false => self.targets(&logits?, inputs.first().map(Tensor::dtype), y).map(Some),
@@ -348,7 +348,8 @@ pub(super) fn of_loss(source: Error) -> Error {
     Error::Layer { layer: "loss".into(), source: Box::new(source) }
 }
 
-/// Logs a recording that was made between these statistics, and recordings that were dropped for it.
+/// Compares the statistics before and after a launch, and logs a new recording and the recordings that were dropped for
+/// it.
 fn log_recording(before: CacheStats, after: CacheStats, inputs: &[Tensor], limit: usize) {
     if after.misses + after.len as u64 <= before.misses + before.len as u64 {
         return;

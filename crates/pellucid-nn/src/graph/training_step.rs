@@ -13,9 +13,9 @@ use std::sync::Arc;
 ///
 /// The first launch with inputs of new shapes or dtypes records the step ([`capture`](pellucid_tensor::capture())):
 /// closure, backward pass and update. To train several losses, return their sum. Only the parameters of the optimizer
-/// get gradients, so the two losses of a GAN are two steps, each with its optimizer. The step keeps one gradient buffer
-/// for each parameter, which [`Tensor::grad`] returns between launches. [`GraphTrainer`](super::GraphTrainer) is the
-/// step of a model and a loss.
+/// get gradients, so the two losses of a GAN need two steps, each with its own optimizer. The step keeps one gradient
+/// buffer for each parameter, which [`Tensor::grad`] returns between launches. [`GraphTrainer`](super::GraphTrainer)
+/// records the step of a model and a loss.
 ///
 /// ```
 /// use pellucid::nn::graph::TrainingStep;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// let (generator, discriminator) = (Linear::new(2, 4), Linear::new(4, 1));
 /// let loss = BceWithLogitsLoss::default();
 /// let label = |logits: &Tensor, y: f64| loss.forward(logits, &Tensor::full([8, 1], y, DType::F32));
-/// // The discriminator tells samples from generated ones. Its step returns the loss and two scores.
+/// // The discriminator distinguishes real samples from generated ones. Its step returns the loss and two scores.
 /// let adam = Adam::new(discriminator.parameters(), AdamOptions::default());
 /// let mut discriminate = TrainingStep::new(adam, |inputs| {
 ///     let (real, noise) = (&inputs[0], &inputs[1]);
@@ -117,10 +117,10 @@ impl<'f> TrainingStep<'f> {
 
     /// Updates the parameters with the gradients of fewer launches than [`accumulate`](StepOptions::accumulate), as
     /// [`GraphTrainer::update_early`](super::GraphTrainer::update_early) does, for example after the last batch of an
-    /// epoch. Returns false if there are none.
+    /// epoch. Returns false if no gradients were accumulated.
     ///
     /// # Errors
-    /// The errors of the update, after which the accumulated gradients are not used.
+    /// The errors of the update. After one, the accumulated gradients are discarded.
     pub fn update_early(&mut self) -> Result<bool> {
         self.core.update_early()
     }

@@ -1,9 +1,9 @@
 //! Initialization of parameters.
 //!
 //! Every scheme has two forms. `kaiming_normal(shape, ..)` creates a [`Parameter`] of the [default dtype](in_dtype).
-//! `kaiming_normal_(&parameter, ..)` refills a parameter in place, and all its holders see the new values. Both have a
-//! form with the prefix `try_`, which returns errors. Random values come from the thread's generator
-//! ([`manual_seed`](pellucid_tensor::manual_seed)), or from the argument of [`from_generator`].
+//! `kaiming_normal_(&parameter, ..)` overwrites a parameter in place with new initial values, which all holders of the
+//! parameter see. Both have a form with the prefix `try_`, which returns errors. Random values come from the thread's
+//! generator ([`manual_seed`](pellucid_tensor::manual_seed)), or from the argument of [`from_generator`].
 //!
 //! ```
 //! use pellucid::nn::init::{self, Fan, Nonlinearity};
@@ -54,7 +54,7 @@ pub fn in_dtype<R>(dtype: DType, make: impl FnOnce() -> R) -> R {
     unwrap(try_in_dtype(dtype, make))
 }
 
-/// Returns the result of [`in_dtype`], or its error.
+/// Runs `make` as [`in_dtype`] does, or returns an error.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if the dtype is not a float.
@@ -124,7 +124,7 @@ macro_rules! schemes {
             Parameter::try_new(values::$name(&shape.into(), default_dtype(), $($argument),*)?)
         }
 
-        #[doc = concat!("Refills a parameter in place with values as [`", stringify!($name), "`] draws them.")]
+        #[doc = concat!("Overwrites a parameter in place with initial values as [`", stringify!($name), "`] creates them.")]
         ///
         /// # Panics
         #[doc = concat!("Panics if [`", stringify!($try_refill), "`] returns an error.")]
@@ -154,8 +154,8 @@ schemes! {
     ones, try_ones; ones_, try_ones_();
     /// The identity matrix: 1 on the diagonal, else 0; it need not be square.
     eye, try_eye; eye_, try_eye_();
-    /// The identity convolution, for a weight `[out, in / groups, taps..]`: 1 at the middle tap from each channel to
-    /// the channel of the same number in its group, otherwise 0.
+    /// The identity convolution, for a weight `[out, in / groups, taps..]`: 1 at the middle tap from the i-th input
+    /// channel to the i-th output channel of each group, otherwise 0.
     dirac, try_dirac; dirac_, try_dirac_(groups: usize);
     /// Uniform on [low, high).
     uniform, try_uniform; uniform_, try_uniform_(low: f64, high: f64);

@@ -49,7 +49,10 @@ pub(super) fn dirac(shape: &Shape, dtype: DType, groups: usize) -> Result<Tensor
 pub(super) fn uniform(shape: &Shape, dtype: DType, low: f64, high: f64) -> Result<Tensor> {
     let is_finite_interval = low <= high && (high - low).is_finite();
     if !shape.contains(&0) && !is_finite_interval {
-        return Err(Error::invalid("uniform", format!("expected finite low <= high, got {low} and {high}")));
+        return Err(Error::invalid(
+            "uniform",
+            format!("`low` must be at most `high`, and their difference finite, got low {low} and high {high}"),
+        ));
     }
     let u = ops::rand_with(shape, dtype, &generator())?;
     let params = [low.into(), (high - low).into()];
@@ -79,29 +82,30 @@ pub(super) fn trunc_normal(shape: &Shape, dtype: DType, mean: f64, std: f64, low
         let reflected = half_normal_quantile(&u, -mean, std, [-high, -low])?;
         ops::neg(&reflected)
     } else {
-        // The quantile function of uniform numbers between the probabilities of both bounds.
+        // The quantile function of the normal distribution, applied to uniform numbers between the probabilities of
+        // both bounds.
         let quantile = formula!(|u; mean, low, high, scale, largest| {
             let (first, last) = (((low - mean) / scale).erf(), ((high - mean) / scale).erf());
             let x = (first + u * (last - first)).max(-largest).min(largest).erfinv();
             (mean + x * scale).max(low).min(high)
         });
-        // erf⁻¹ is finite at the largest number below 1.
+        // erf⁻¹ is infinite at 1, but finite at the largest number below 1.
         let params = [mean, low, high, std * SQRT_2, 1.0f64.next_down()].map(Into::into);
         ops::map(quantile, &[&u], &params)
     };
     ops::to_dtype(&values?, dtype)
 }
 
-/// The bound in standard deviations above which the tail of the normal distribution is approximated by that of the
-/// Rayleigh distribution. The relative difference of their densities is then 1/30². The probabilities themselves
-/// underflow at 38.
+/// The bound in standard deviations above which the tail of the normal distribution is approximated by the tail of a
+/// Rayleigh distribution. Their densities then differ by a factor of about 1 + 1/30². The tail's probability underflows
+/// at 38 standard deviations.
 const RAYLEIGH_BOUND: f64 = 30.0;
 
 /// Returns the quantiles of u of a normal distribution that is truncated to an interval above the mean. In the tail,
 /// differences of distribution functions near 1 cancel, so this function uses ratios of S(z) = erfc(z/√2)/2.
 fn half_normal_quantile(u: &Tensor, mean: f64, std: f64, [low, high]: [f64; 2]) -> Result<Tensor> {
     let (a, b) = ((low - mean) / std, (high - mean) / std);
-    // (1 − u·(1 − S(b)/S(a)))·S(a) is uniform between both probabilities.
+    // (1 − u·(1 − S(b)/S(a)))·S(a) is uniform between S(b) and S(a).
     let normal = formula!(|u; mean, std, low, high, a, b| {
         let scaled = |z: Expr| (z * FRAC_1_SQRT_2).erfcx();
         let ratio = (0.5 * (a - b) * (a + b)).exp() * scaled(b) / scaled(a);
@@ -123,14 +127,14 @@ fn uniform_with_std(shape: &Shape, dtype: DType, std: f64) -> Result<Tensor> {
     uniform(shape, dtype, -bound, bound)
 }
 
-/// Returns the standard deviation of Glorot & Bengio.
+/// Returns the standard deviation of Xavier initialization (Glorot & Bengio 2010).
 fn xavier(op: &'static str, shape: &Shape, gain: f64) -> Result<f64> {
     OptionRange::NONNEGATIVE.check(op, "gain", gain, 1.0)?;
     let (inputs, outputs) = Fan::both(op, shape)?;
     Ok(gain * (2.0 / inputs.saturating_add(outputs).max(1) as f64).sqrt())
 }
 
-/// Returns the standard deviation of He et al.
+/// Returns the standard deviation of Kaiming initialization (He et al. 2015).
 fn kaiming(op: &'static str, shape: &Shape, fan: Fan, nonlinearity: Nonlinearity) -> Result<f64> {
     let gain = nonlinearity.gain();
     OptionRange::NONNEGATIVE.check(op, "gain", gain, 1.0)?;

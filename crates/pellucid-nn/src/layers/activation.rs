@@ -36,7 +36,7 @@ plain! {
     /// x·Φ(x), Φ the normal distribution function (Hendrycks & Gimpel 2016).
     #[doc(alias = "GELU")]
     Gelu => gelu;
-    /// [`Gelu`] by tanh: ½x·(1 + tanh(√(2/π)·(x + 0.044715·x³))).
+    /// The tanh approximation of [`Gelu`]: ½x·(1 + tanh(√(2/π)·(x + 0.044715·x³))).
     GeluTanh => gelu_tanh;
     /// The hyperbolic tangent.
     Tanh => tanh;
@@ -215,7 +215,7 @@ impl Layer for Prelu {
 }
 
 /// The randomized leaky ReLU: x where x > 0, else a·x (Xu et al. 2015). In training a is drawn for every element from
-/// [lower, upper); in evaluation it is their mean.
+/// [lower, upper); in evaluation a is (lower + upper)/2.
 #[doc(alias = "RReLU")]
 #[derive(Clone, Debug, Module)]
 #[module(display)]

@@ -207,8 +207,8 @@ impl<const N: usize> Layer for BatchNorm<N> {
         if x.rank() != N + 2 && !(N == 1 && x.rank() == 2) {
             let remedy = match x.rank() {
                 rank if rank + 1 == N + 2 || N == 1 && rank == 1 => "; add the batch axis by unsqueeze(0)",
-                rank if rank < N + 2 => "; add axes by unsqueeze(-1), or use the layer of this rank",
-                _ => "; use the layer of this rank, or merge axes with flatten()",
+                rank if rank < N + 2 => "; add axes by unsqueeze(-1), or use the layer for inputs of this rank",
+                _ => "; use the layer for inputs of this rank, or merge axes with flatten()",
             };
             let axes = if N == 1 { "1 spatial axis, or [B, C]".to_string() } else { format!("{N} spatial axes") };
             let help = format!("the input must have shape [B, C, ..] with {axes}{remedy}");
@@ -244,7 +244,7 @@ impl<const N: usize> BatchNorm<N> {
         let y = self.normalized(x, Some([&batch[0], &batch[1]]), true, 1.0)?;
         if x.size() > 0 {
             let _off = no_grad();
-            // Half precision, such as that of x under autocast, cannot represent all counts n and all weights 1 − 1/n.
+            // Half precision, which x has under autocast, cannot represent all counts n and all weights 1 − 1/n.
             let wide = running[0].dtype().promote(DType::F32);
             let n = ops::to_dtype(n, wide)?;
             for (running, batch) in running.into_iter().zip(&batch) {

@@ -19,7 +19,8 @@ use pellucid_tensor::{Error, Result, Tensor, no_grad, ops, unwrap};
 pub enum Padding<const N: usize> {
     /// The padding before and after each axis.
     Both([usize; N]),
-    /// The padding that gives as many outputs as inputs, for stride 1. If it is odd, the end gets one element more.
+    /// Padding for outputs of the length of the inputs; requires stride 1. If the total padding of an axis is odd, the
+    /// end has one element more than the start.
     Same,
 }
 
@@ -32,8 +33,8 @@ impl<const N: usize, T: Into<PerAxis<N>>> From<T> for Padding<N> {
 /// A convolution (cross-correlation) over N spatial axes (LeCun et al. 1989), for x `[B, in, spatial..]` or
 /// `[in, spatial..]`; see [`Conv1d`], [`Conv2d`] and [`Conv3d`].
 ///
-/// An axis of L becomes `⌊(L + 2·padding − dilation·(kernel − 1) − 1) / stride⌋ + 1`. Weight and bias start uniform on
-/// ±1/√(in / groups · taps), PyTorch's default.
+/// An axis of length L becomes `⌊(L + 2·padding − dilation·(kernel − 1) − 1) / stride⌋ + 1`. Weight and bias start
+/// uniform on ±1/√(in / groups · taps), PyTorch's default.
 ///
 /// ```
 /// use pellucid::nn::{Conv2d, Layer, Padding};
@@ -116,7 +117,7 @@ impl<const N: usize> ConvSettings<N> {
     }
 
     /// Draws a uniform weight `[first, second / groups, taps..]`, where `channels` is [first, second], and a bias of
-    /// `bias` elements, unless it is `None`. `kinds` names the two numbers of channels in errors.
+    /// `bias` elements, unless `bias` is `None`. `kinds` names the two numbers of channels in errors.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the number of groups does not divide both numbers; [`Error::OutOfMemory`].
@@ -139,7 +140,7 @@ impl<const N: usize> ConvSettings<N> {
 
     /// Returns the weight and the bias for the number of groups: the given ones, reduced to the channels of a group and
     /// scaled to the range of [`draw_parameters`](ConvSettings::draw_parameters). If the weight has too few channels,
-    /// both are drawn.
+    /// both are drawn anew.
     ///
     /// # Errors
     /// The errors of [`draw_parameters`](ConvSettings::draw_parameters).
@@ -218,9 +219,10 @@ macro_rules! convolution_options {
                 Ok($layer { settings: ConvSettings { dilation, ..self.settings }, ..self })
             }
 
-            /// Splits the channels into groups: the output channels of a group depend on its input channels only.
-            /// The weight keeps the drawn values of as many channels as its new shape has, and weight and bias are
-            /// scaled to their new range. With fewer groups than before, both are drawn again.
+            /// Splits the channels into groups: the output channels of a group depend on its input channels only. The
+            /// weight keeps the values of the channels that its new shape contains, and weight and bias are scaled to
+            /// the range of their initial values for this shape. With fewer groups than before, both are initialized
+            /// again.
             ///
             /// # Errors
             /// [`Error::InvalidArgument`] if `groups` does not divide both numbers of channels;
@@ -233,7 +235,7 @@ macro_rules! convolution_options {
                 Ok($layer { weight, bias, settings, ..self })
             }
 
-            /// Sets whether the layer has a bias. A bias that is added is drawn as in `new`.
+            /// Sets whether the layer has a bias. An added bias is initialized as in `new`.
             ///
             /// # Errors
             /// [`Error::OutOfMemory`].
@@ -298,7 +300,7 @@ impl<const N: usize> Conv<N> {
 
     /// Returns the padding (before, after) of every axis.
     fn pad_widths(&self) -> [(isize, isize); N] {
-        // Saturated padding exceeds every axis, so padding returns an error.
+        // A saturated width exceeds every axis, so the padding operation returns an error.
         let width = |n: usize| isize::try_from(n).unwrap_or(isize::MAX);
         std::array::from_fn(|a| match self.padding {
             Padding::Both(both) => (width(both[a]), width(both[a])),
@@ -342,8 +344,8 @@ impl<const N: usize> Conv<N> {
 /// A transposed convolution over N spatial axes (Zeiler et al. 2010), for x `[B, in, spatial..]` or `[in, spatial..]`;
 /// see [`ConvTranspose1d`], [`ConvTranspose2d`] and [`ConvTranspose3d`].
 ///
-/// An axis of L becomes `(L − 1)·stride − 2·padding + dilation·(kernel − 1) + output_padding + 1`. Weight and bias
-/// start uniform on ±1/√(out / groups · taps), PyTorch's default.
+/// An axis of length L becomes `(L − 1)·stride − 2·padding + dilation·(kernel − 1) + output_padding + 1`. Weight and
+/// bias start uniform on ±1/√(out / groups · taps), PyTorch's default.
 ///
 /// ```
 /// use pellucid::nn::{ConvTranspose2d, Layer};

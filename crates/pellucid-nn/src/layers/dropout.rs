@@ -52,8 +52,8 @@ dropouts! {
     /// the others by 1 − p (Tompson et al. 2015); N is the number of spatial axes.
     ChannelDropout[N: Dropout1d, Dropout2d, Dropout3d](x, p)
         batched::<N>("dropout", x, |x| ops::feature_dropout(x, p));
-    /// Dropout for self-normalizing networks (Klambauer et al. 2017): in training, dropped elements get the limit of
-    /// `selu` at −∞; an affine map then restores mean 0 and variance 1.
+    /// Dropout for self-normalizing networks (Klambauer et al. 2017): in training, dropped elements are replaced by the
+    /// limit of `selu` at −∞; an affine map then restores mean 0 and variance 1.
     AlphaDropout(x, p) ops::alpha_dropout(x, p);
     /// [`AlphaDropout`] of entire channels of x `[B, C, ..]`.
     FeatureAlphaDropout(x, p) ops::feature_alpha_dropout(x, p);

@@ -9,7 +9,7 @@ use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::ops::ScatterReduceOp;
 use pellucid_tensor::{DType, Error, Integer, OptionRange, Result, Tensor, no_grad, ops, unwrap};
 
-/// An embedding: integers x of any shape select rows of a table, giving `[x.., width]`.
+/// An embedding: integers x of any shape select rows of a table. The result is `[x.., width]`.
 ///
 /// The table is initialized from the standard normal distribution.
 ///
@@ -76,8 +76,8 @@ impl Embedding {
         Ok(Embedding { options, ..self })
     }
 
-    /// Limits the p-norm of vectors: a longer one is scaled down in the table when it is looked up. PyTorch's default
-    /// is p = 2.
+    /// Limits the p-norm of vectors to `length`: a longer vector is scaled down in the table when it is looked up.
+    /// PyTorch's default is p = 2.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the length is negative or not finite, or if p is 0 or NaN.
@@ -119,7 +119,7 @@ impl Layer for Embedding {
     }
 }
 
-/// Sums, means or maxima of embeddings: integers x `[B, n]`, one bag per row, give `[B, width]`.
+/// Sums, means or maxima of embeddings: integers x `[B, n]`, one bag per row, are mapped to `[B, width]`.
 ///
 /// The table is initialized from the standard normal distribution. The default is the mean.
 #[derive(Clone, Debug, Module)]
@@ -176,7 +176,7 @@ impl EmbeddingBag {
         Ok(EmbeddingBag { padding: Some(row), ..self })
     }
 
-    /// Limits the p-norm of vectors: one longer than `length` is scaled down in the table when it is looked up.
+    /// Limits the p-norm of vectors to `length`: a longer vector is scaled down in the table when it is looked up.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the length is negative or not finite, or if p is 0 or NaN.
@@ -210,8 +210,9 @@ impl EmbeddingBag {
         }
     }
 
-    /// Returns the reductions of bags. A vector `index` is split at the `offsets`, which are the bags' starts; each row
-    /// of a matrix is a bag. Vectors are multiplied by `weights`, of the shape of the indices, before they are summed.
+    /// Returns the reductions of bags. If `index` is a vector, its bags start at the `offsets`; if it is a matrix, each
+    /// row is a bag. The selected rows of the table are multiplied by `weights`, of the shape of `index`, before they
+    /// are summed.
     ///
     /// # Errors
     /// The errors of [`ops::embedding_bag`].

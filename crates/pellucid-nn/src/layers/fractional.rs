@@ -90,7 +90,7 @@ impl<const N: usize> FractionalMaxPool<N> {
         self.size
     }
 
-    /// Returns the number of windows along each axis, unless it is a fraction of each length.
+    /// Returns the number of windows along each axis; `None` if it is a fraction of each length.
     pub fn outputs(&self) -> Option<[usize; N]> {
         match self.count {
             WindowCount::Outputs(outputs) => Some(outputs),
@@ -98,7 +98,7 @@ impl<const N: usize> FractionalMaxPool<N> {
         }
     }
 
-    /// Returns the number of windows as a fraction of each length, unless it is given.
+    /// Returns the number of windows as a fraction of each length; `None` if the number itself is given.
     pub fn ratio(&self) -> Option<[f64; N]> {
         match self.count {
             WindowCount::Outputs(_) => None,

@@ -36,7 +36,7 @@ impl Linear {
         Ok(Linear { weight: uniform(&[outputs, inputs])?, bias: Some(uniform(&[outputs])?) })
     }
 
-    /// Sets whether the layer has a bias. A bias that is added is drawn as in [`new`](Linear::new).
+    /// Sets whether the layer has a bias. An added bias is initialized as in [`new`](Linear::new).
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -138,7 +138,7 @@ impl Bilinear {
         Ok(Bilinear { weight: uniform(&[outputs, first, second])?, bias: Some(uniform(&[outputs])?) })
     }
 
-    /// Sets whether the layer has a bias. A bias that is added is drawn as in [`new`](Bilinear::new).
+    /// Sets whether the layer has a bias. An added bias is initialized as in [`new`](Bilinear::new).
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].

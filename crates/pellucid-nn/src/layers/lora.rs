@@ -137,8 +137,8 @@ pub struct Lora<L> {
     /// The probability of dropout on the input of the update in training.
     pub dropout: f64,
     training: TrainingMode,
-    /// Whether W includes the update. It selects the path, so a captured step has one recording for each value. Clones
-    /// share it, since they share W.
+    /// Whether W includes the update. The flag selects the path of a call, so a captured step has one recording for
+    /// each value. Clones share the flag, since they share W.
     merged: StateFlag,
 }
 
@@ -166,10 +166,10 @@ impl<L: LoraTarget> Lora<L> {
         })
     }
 
-    /// Sets α, the scale of the update, which is divided by the rank. Clones share W, A and B, so they have the same α.
+    /// Sets α; the update is B·A times α / r. Clones share W, A and B, so all must have the same α.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if α is not finite and above 0, if the layer has clones with another α, or if W
+    /// [`Error::InvalidArgument`] unless α is finite and above 0, if the layer has clones with another α, or if W
     /// includes the update with another α.
     #[panicking_form]
     pub fn try_alpha(self, alpha: f64) -> Result<Lora<L>> {
@@ -252,7 +252,10 @@ impl<L: LoraTarget> Lora<L> {
 
     fn set_merged(&self, merged: bool) -> Result<()> {
         if is_capturing() {
-            return Err(Error::invalid("lora", "a captured step cannot merge or unmerge; do so before the step"));
+            return Err(Error::invalid(
+                "lora",
+                "a captured step cannot merge or unmerge a Lora layer; call merge() or unmerge() before the step",
+            ));
         }
         if merged == self.is_merged() {
             return Ok(());
@@ -338,7 +341,7 @@ display_as_tree! {
 /// The names of A and B.
 const LORA_NAMES: [&str; 2] = ["lora_A", "lora_B"];
 
-/// The name of W, and those of the parameters that a merged W includes.
+/// The name of W, and the names of the parameters that a merged W includes.
 const MERGED_NAMES: [&str; 3] = ["weight", LORA_NAMES[0], LORA_NAMES[1]];
 
 /// Returns A and B of all [`Lora`] layers of a model by name; a shared parameter once.

@@ -6,7 +6,8 @@
 //!   `Conv2d::new(3, 64, 7).stride(2).padding(3).bias(false)`, `Lstm::new(8, 16).layers(2).bidirectional(true)`.
 //! - A switch is a method with PyTorch's name and a `bool`: `bias(false)`, `affine(true)`.
 //! - A constructor draws the random values of the default layer: the weight, then the bias. An option draws only the
-//!   parameters that it adds or whose shape it changes. A parameter that an option removes has still been drawn.
+//!   parameters that it adds or whose shape it changes. A parameter that an option removes was drawn before, and has
+//!   advanced the generator.
 //! - A value that an option adds has the dtype and the device of the other values of the layer.
 //! - A number with a range is checked by the method that sets it. Settings can be read: they are public fields, which
 //!   the operation checks in each call, or `options` returns them. A number on which other parts of the layer depend

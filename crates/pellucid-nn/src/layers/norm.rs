@@ -100,7 +100,7 @@ fn check_last_axes(op: &'static str, layer: &str, x: &Tensor, shape: &Shape) -> 
             let given = Shape::from(&x.shape()[other_axes..]);
             format!("the last axes of the input are {given}, but the layer expects {shape}; use {layer}::new({given})")
         }
-        _ => format!("the input must have the last axes {shape}, as the layer expects"),
+        _ => format!("the last axes of the input must be {shape}, as the layer expects"),
     };
     Err(Error::shapes(op, [x.shape()], help))
 }
@@ -202,7 +202,8 @@ impl GroupNorm {
     /// Creates a layer that splits the channels into groups.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the groups do not divide the channels, or there are none; [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] if the number of groups is 0 or does not divide the number of channels;
+    /// [`Error::OutOfMemory`].
     #[panicking_form]
     pub fn try_new(groups: usize, channels: usize) -> Result<GroupNorm> {
         if channels == 0 {
@@ -279,7 +280,7 @@ pub struct LocalResponseNorm {
     pub size: usize,
     /// The weight of the mean; default 1e-4.
     pub alpha: f64,
-    /// The power; default 0.75.
+    /// The exponent; default 0.75.
     pub beta: f64,
     /// The constant added to the mean; default 1.
     pub k: f64,
@@ -309,7 +310,7 @@ impl LocalResponseNorm {
         Ok(LocalResponseNorm { alpha, ..self })
     }
 
-    /// Sets beta, the power.
+    /// Sets beta, the exponent.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if it is not finite.

@@ -10,16 +10,16 @@ use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops};
 use std::sync::OnceLock;
 
 /// The map from a matrix to an orthogonal one, for [`Orthogonal`]. A is the skew-symmetric matrix L − Lᵀ of the lower
-/// triangle L of the original.
+/// triangle L of the original parameter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OrthogonalMap {
     /// Q = exp(A) (Lezcano-Casado & Martínez-Rubio 2019).
     MatrixExp,
     /// Q = (I + A/2)·(I − A/2)⁻¹, the Cayley map, which is cheaper (Helfrich et al. 2018).
     Cayley,
-    /// The product of Householder reflections, whose vectors are the columns below the diagonal, and of the signs of
-    /// the diagonal, which are not trained (Mhammedi et al. 2017). It is the cheapest map for matrices that are far
-    /// from square.
+    /// The product of Householder reflections, whose vectors are the columns of the original below its diagonal, and of
+    /// a diagonal matrix with the signs of its diagonal, which are not trained (Mhammedi et al. 2017). It is the
+    /// cheapest map for matrices that are far from square.
     Householder,
 }
 
@@ -100,8 +100,8 @@ impl Parametrization for Orthogonal {
         let (rows, columns) = (x.shape()[x.rank() - 2], x.shape()[x.rank() - 1]);
         if !self.without_base {
             self.set_base(&ops::to_dtype(&completed(&x)?, weight.dtype())?)?;
-            // The original is −I, for which every map gives the identity; for the reflections, because the sign −1 of
-            // every column cancels its reflection.
+            // The original is −I. Every map returns the identity for it: its skew-symmetric matrix is 0, and the sign
+            // −1 of every column cancels the column's Householder reflection.
             let minus_identity = ops::neg(&ops::eye(rows, columns, x.dtype())?)?;
             let original = ops::broadcast_to(&minus_identity, x.shape())?;
             return TallMatrix { x: original, is_transposed }.restored(weight.dtype());
@@ -136,7 +136,7 @@ impl Orthogonal {
     }
 }
 
-/// A matrix with at least as many rows as columns, at least in `f32`, in which factorizations are available.
+/// A matrix with at least as many rows as columns, in `f32` or `f64`, because half precision has no factorizations.
 struct TallMatrix {
     x: Tensor,
     /// Whether it is the transpose of the given matrix.
@@ -153,7 +153,7 @@ impl TallMatrix {
         Ok(TallMatrix { x: if is_transposed { ops::transpose(&x, -2, -1)? } else { x }, is_transposed })
     }
 
-    /// Returns the matrix in the orientation of the given one.
+    /// Returns the matrix in the orientation of the given matrix, and in this dtype.
     fn restored(self, dtype: DType) -> Result<Tensor> {
         let x = if self.is_transposed { ops::transpose(&self.x, -2, -1)? } else { self.x };
         ops::to_dtype(&x, dtype)
@@ -185,14 +185,14 @@ fn householder(x: &Tensor) -> Result<Tensor> {
     ops::mul(&q, &ops::unsqueeze(&signs(&diagonal(&x.detach())?)?, -2)?)
 }
 
-/// Returns the square orthogonal matrix whose first columns are the orthonormalized ones of `x`.
+/// Returns the square orthogonal matrix whose first columns are the orthonormalized columns of `x`.
 fn completed(x: &Tensor) -> Result<Tensor> {
     let mut shape = x.shape().to_vec();
     let axis = shape.len() - 1;
     shape[axis] = shape[axis - 1] - shape[axis];
     let others = init::in_dtype(x.dtype(), || init::try_normal(shape, 0.0, 1.0))?.detach();
     let (q, r) = ops::qr(&ops::concatenate(&[x, &others.try_to(x.device())?], -1)?, QrMode::Reduced)?;
-    // Q is unique if the diagonal of R is positive.
+    // The signs make the diagonal of R positive, which makes Q unique.
     ops::mul(&q, &ops::unsqueeze(&signs(&diagonal(&r)?)?, -2)?)
 }
 

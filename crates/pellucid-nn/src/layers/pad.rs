@@ -9,7 +9,7 @@ use pellucid_tensor::{Error, Result, Scalar, Tensor, ops, unwrap};
 /// Pads the last N axes of x.
 pub(super) fn pad_last<const N: usize>(x: &Tensor, width: [(isize, isize); N], mode: PaddingMode) -> Result<Tensor> {
     let Some(unpadded_axes) = x.rank().checked_sub(N) else {
-        let help = format!("the input must have at least {N} axes, which are padded");
+        let help = format!("the input must have at least {N} axes, because the last {N} are padded");
         return Err(Error::shapes("pad", [x.shape()], help));
     };
     let width: Vec<(isize, isize)> = std::iter::repeat_n((0, 0), unpadded_axes).chain(width).collect();
@@ -29,8 +29,8 @@ macro_rules! pads {
     ($($(#[$doc:meta])* $name:ident: $one:ident, $two:ident, $three:ident = $mode:expr;)*) => {$(
         $(#[$doc])*
         ///
-        /// The width is one number for all ends, a pair (before, after) for all axes, or a pair for each, the first
-        /// axis first; a negative number crops.
+        /// The width is one number for all ends, a pair (before, after) for all axes, or one pair for each axis in
+        /// order. A negative number crops.
         #[derive(Clone, Copy, Debug, Module)]
         #[module(display)]
         #[module(class = by_axes::<_, N>([stringify!($one), stringify!($two), stringify!($three)]))]

@@ -44,8 +44,8 @@ pub trait Parametrization: Module {
     fn forward(&self, original: &Tensor) -> Result<Tensor>;
 
     /// Returns an original whose weight is `weight`. By default it is `weight` itself. If no original has this weight,
-    /// for example because it is not orthogonal, the result is the original of a weight close to it. A parametrization
-    /// with parameters or buffers that depend on the weight sets their values.
+    /// for example because the weight is not orthogonal, the result is the original of a nearby weight. A
+    /// parametrization with parameters or buffers that depend on the weight sets their values.
     ///
     /// # Errors
     /// The errors of the operations.
@@ -53,8 +53,8 @@ pub trait Parametrization: Module {
         Ok(weight.clone())
     }
 
-    /// Returns the initial original of a layer that is wrapped, for its weight: by default the result of
-    /// [`right_inverse`](Self::right_inverse). The axis `outputs` of the weight counts outputs.
+    /// Returns the initial original for the weight of a layer that is being wrapped: by default the result of
+    /// [`right_inverse`](Self::right_inverse). `outputs` is the axis of the weight that counts outputs.
     ///
     /// # Errors
     /// The errors of the operations.
@@ -64,7 +64,7 @@ pub trait Parametrization: Module {
     }
 
     /// Returns true if the parametrization has parameters or buffers that depend on the weight of a layer. It then
-    /// cannot belong to another layer, because clones share these values.
+    /// cannot be used for another layer, because its clones share these values.
     fn is_initialized(&self) -> bool {
         false
     }
@@ -119,7 +119,7 @@ impl<L: Weighted, P: Parametrization> Parametrized<L, P> {
         layer.check_replaceable(OP)?;
         if parametrization.is_initialized() {
             let reason = "the parametrization already belongs to another layer, and its clones share its values; \
-                          create a new one";
+                          create a new parametrization";
             return Err(Error::invalid(OP, reason));
         }
         let _off = no_grad();

@@ -40,8 +40,8 @@ macro_rules! windows {
                 Ok(self)
             }
 
-            /// Sets whether output lengths are rounded up: a last window that exceeds the input counts if it starts
-            /// inside.
+            /// Sets whether output lengths are rounded up: a last window that extends beyond the input counts if it
+            /// starts inside the input.
             pub fn ceil_mode(mut self, ceil: bool) -> $name<N> {
                 self.pool.ceil = ceil;
                 self
@@ -58,7 +58,7 @@ macro_rules! windows {
 windows! {
     /// Max pooling: the maximum of every window.
     ///
-    /// An axis of L becomes `⌊(L + 2·padding − dilation·(size − 1) − 1) / stride⌋ + 1`; with
+    /// An axis of length L becomes `⌊(L + 2·padding − dilation·(size − 1) − 1) / stride⌋ + 1`; with
     /// [`ceil_mode`](MaxPool::ceil_mode), the quotient is rounded up.
     ///
     /// ```
@@ -81,7 +81,7 @@ windows! {
     }
 }
 
-/// Returns adjacent windows of this size.
+/// Returns the options of adjacent windows of this size.
 fn windows<const N: usize>(layer: &'static str, size: impl Into<PerAxis<N>>) -> Result<PoolOptions> {
     Ok(PoolOptions::new(positive(layer, "size", size, Spatial::ONE_ELEMENT)?))
 }
@@ -189,7 +189,8 @@ impl<const N: usize> Layer for LpPool<N> {
     }
 }
 
-/// The number of windows for each of N spatial axes, one for all or one each. `None` keeps the length of an axis.
+/// The number of windows along each of N spatial axes: one number for all axes, or one for each. `None` keeps the
+/// length of an axis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Windows<const N: usize>(pub [Option<usize>; N]);
 
@@ -232,8 +233,8 @@ macro_rules! adaptive {
         pub type $three = $name<3>;
 
         impl<const N: usize> $name<N> {
-            /// Creates a layer with this number of windows along each axis: `1`, `[7, 7]`, `[Some(7), None]`. An axis
-            /// of 0 windows has length 0 in the result, which is empty then, as in PyTorch.
+            /// Creates a layer with this number of windows along each axis: `1`, `[7, 7]`, `[Some(7), None]`. With 0
+            /// windows along an axis, the result is empty, as in PyTorch.
             pub fn new(windows: impl Into<Windows<N>>) -> $name<N> {
                 $name { windows: windows.into().0 }
             }

@@ -1,4 +1,4 @@
-//! Lists of equal layers, whose number the user chooses.
+//! Lists of layers of one type, whose count the user chooses.
 
 use pellucid_tensor::{Error, Result};
 

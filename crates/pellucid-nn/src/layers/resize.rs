@@ -5,7 +5,7 @@ use pellucid_derive::Module;
 use pellucid_tensor::ops::{InterpolationMode, Resize};
 use pellucid_tensor::{Result, Tensor, ops};
 
-/// Interpolation of images `[B, C, spatial..]` with one to three spatial axes to other lengths.
+/// Interpolation of images `[B, C, spatial..]` to other spatial lengths, for one to three spatial axes.
 ///
 /// ```
 /// use pellucid::nn::{Layer, Upsample};
@@ -27,12 +27,14 @@ pub struct Upsample {
 }
 
 impl Upsample {
-    /// Creates a layer that resizes to these lengths, one for all spatial axes or one each, by the nearest element.
+    /// Creates a layer that resizes to these lengths, one for all spatial axes or one each, by nearest-neighbour
+    /// interpolation.
     pub fn to(lengths: impl Into<Vec<usize>>) -> Upsample {
         Upsample { size: Resize::To(lengths.into()), mode: InterpolationMode::Nearest }
     }
 
-    /// Creates a layer that scales by these factors, one for all spatial axes or one each, by the nearest element.
+    /// Creates a layer that scales by these factors, one for all spatial axes or one each, by nearest-neighbour
+    /// interpolation.
     pub fn by(factors: impl Into<Vec<f64>>) -> Upsample {
         Upsample { size: Resize::By(factors.into()), mode: InterpolationMode::Nearest }
     }

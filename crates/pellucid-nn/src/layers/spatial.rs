@@ -2,7 +2,7 @@
 
 use pellucid_tensor::{Error, Result, Shape, Tensor, ops};
 
-/// One number for each of N spatial axes, in their order; a single number is converted to the same one for all axes.
+/// One number for each of N spatial axes, in their order. A single number applies to all axes.
 ///
 /// ```
 /// use pellucid::nn::PerAxis;
@@ -54,8 +54,8 @@ pub(super) fn channels<const N: usize>(op: &'static str, input: &Shape) -> Resul
     }
 }
 
-/// Returns an error if an input does not have the layer's number of channels. `make` returns the call that creates a
-/// layer for a number of channels.
+/// Returns an error if an input does not have the layer's number of channels. `make` returns the text of the call that
+/// creates a layer for a number of channels.
 pub(super) fn check_channels(
     op: &'static str,
     x: &Tensor,

@@ -12,9 +12,9 @@ use std::sync::OnceLock;
 /// singular value σ: spectral normalization (Miyato et al. 2018). The map then has Lipschitz constant about 1.
 ///
 /// σ = uᵀ·W·v. Every forward pass in training improves u ← W·v/‖W·v‖ and v ← Wᵀ·u/‖Wᵀ·u‖ by iterations of the power
-/// method, by default one; gradients treat both as constants. The first vectors are random, improved by 15 iterations.
-/// Names follow PyTorch's `parametrizations.spectral_norm`: `parametrizations.weight.original`, and the buffers
-/// `parametrizations.weight.0._u` and `parametrizations.weight.0._v`.
+/// method, by default one; gradients treat both as constants. The initial vectors are random vectors, improved by 15
+/// iterations. Names follow PyTorch's `parametrizations.spectral_norm`: `parametrizations.weight.original`, and the
+/// buffers `parametrizations.weight.0._u` and `parametrizations.weight.0._v`.
 ///
 /// ```
 /// use pellucid::nn::{Linear, Parametrized, Reparametrized, SpectralNorm};

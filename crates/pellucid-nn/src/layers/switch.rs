@@ -17,8 +17,8 @@ pub(crate) fn switched<T>(enabled: bool, current: Option<T>, make: impl FnOnce()
     }
 }
 
-/// Returns the bias of a layer, as [`switched`] does. A bias that is added has `len` elements, uniform on ±1/√inputs,
-/// with the dtype and the device of the weight.
+/// Returns the bias of a layer, as [`switched`] does. An added bias has `len` elements, uniform on ±1/√inputs, with the
+/// dtype and the device of the weight.
 #[track_caller]
 pub(crate) fn uniform_bias(
     layer: &'static str,

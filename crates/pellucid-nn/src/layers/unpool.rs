@@ -73,7 +73,9 @@ impl<const N: usize> MaxUnpool<N> {
         call::call(self, &[x, indices], || self.unpooled(x, indices, self.dims_for(x)?))
     }
 
-    /// Places the elements in an output of these spatial lengths, because pooling maps several lengths to the same one.
+    /// Places the elements of x at their `indices` in an output of these spatial lengths. Pooling maps several input
+    /// lengths to the same output length, so the lengths of [`forward`](Self::forward) may differ from the pooled
+    /// input's.
     ///
     /// # Errors
     /// The errors of [`ops::max_unpool2d`].
@@ -86,7 +88,7 @@ impl<const N: usize> MaxUnpool<N> {
         by_axes::<_, N>([ops::max_unpool1d, ops::max_unpool2d, ops::max_unpool3d])(x, indices, &dims)
     }
 
-    /// Returns the spatial lengths that are pooled to those of x.
+    /// Returns the spatial lengths of the output for x, if they are not given.
     fn dims_for(&self, x: &Tensor) -> Result<[usize; N]> {
         channels::<N>("max_unpool", x.shape())?;
         let mut dims = [0; N];

@@ -88,7 +88,7 @@ pub trait Reparametrized: Layer {
     #[panicking_form]
     fn try_weight(&self) -> Result<Tensor>;
 
-    /// Changes the original so that the layer has this weight, or the nearest possible weight.
+    /// Changes the original so that the layer has this weight, or a nearby weight if no original has this one.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`](pellucid_tensor::Error::ShapeMismatch) for another shape; the errors of the operations.
@@ -115,7 +115,7 @@ pub(super) fn check_new_weight(op: &'static str, current: &Parameter, weight: &T
     Err(Error::shapes(op, [current.shape(), weight.shape()], help))
 }
 
-/// Visits the parts of a layer, its weight under another name.
+/// Visits the parts of a layer, with the name of its weight replaced by `weight`.
 pub(super) fn visit_others(layer: &impl Module, weight: &str, visitor: &mut Visitor<'_>) {
     layer.visit(&mut Visitor::new(&mut |name, part| match part {
         ModulePart::Module(_) => {}

@@ -10,11 +10,11 @@ use pellucid_tensor::{DType, Error, Result, Shape, Tensor, ops, unwrap};
 /// The adaptive softmax (Grave et al. 2017) and its loss, the mean of −ln p of class indices y `[N]` for features x
 /// `[N, in]`.
 ///
-/// Without a batch, y is a scalar and x is `[in]`. Rarer classes have higher numbers and fewer parameters. `cutoffs`
-/// split the classes into a head and clusters. The head has a score for each of its classes and for each cluster.
-/// Cluster k (from 1) first projects the features to `in / div_value^k` values. ln p of a class in a cluster is ln p of
-/// the cluster plus ln p of the class within it. All clusters are always computed, so shapes do not depend on y and a
-/// step can be captured.
+/// Without a batch, y is a scalar and x is `[in]`. Rarer classes must have higher indices, and have fewer parameters.
+/// `cutoffs` split the classes into a head and clusters. The head has a score for each of its classes and for each
+/// cluster. Cluster k (from 1) first projects the features to `in / div_value^k` values. ln p of a class in a cluster
+/// is ln p of the cluster plus ln p of the class within it. All clusters are always computed, so shapes do not depend
+/// on y and a step can be captured.
 ///
 /// ```
 /// use pellucid::nn::Module;
@@ -38,12 +38,12 @@ pub struct AdaptiveLogSoftmaxWithLoss {
 }
 
 impl AdaptiveLogSoftmaxWithLoss {
-    /// Creates the loss for this many features and classes, with increasing cutoffs; PyTorch's `div_value` is 4. There
-    /// are no biases; assign one to `head` if needed.
+    /// Creates the loss for this many features and classes, with increasing cutoffs; PyTorch's default of `div_value`
+    /// is 4. There are no biases; assign one to `head` if needed.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the cutoffs are empty or do not increase strictly between 0 and the number of
-    /// classes, and if a projection has no features.
+    /// classes, or if a projection has no features.
     #[panicking_form]
     pub fn try_new(
         inputs: usize,

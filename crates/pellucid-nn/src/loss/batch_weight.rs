@@ -3,13 +3,13 @@
 use pellucid_tensor::ops::Reduction;
 use pellucid_tensor::{DType, Result, Tensor, no_grad, ops};
 
-/// The weight of the loss of a batch in the mean over several batches, which does not depend on the split into batches.
-/// The mean is the sum of the losses of all samples, divided by the sum of their weights.
+/// The weight of a batch's loss in the mean over several batches. The mean does not depend on how the samples are split
+/// into batches: it is the sum of the losses of all samples, divided by the sum of their weights.
 #[derive(Clone, Debug)]
 pub enum BatchWeight {
     /// The loss is the mean over the samples, which all count equally.
     Samples,
-    /// The loss is the sum over the samples. The mean divides it by their number.
+    /// The loss is the sum over the samples. The mean divides the sum by the number of samples.
     SumOfSamples,
     /// The loss is a weighted mean with this sum of weights, a 0-d `f64` tensor on the device of the targets. A batch
     /// with the sum 0 does not count.
@@ -17,7 +17,8 @@ pub enum BatchWeight {
 }
 
 impl BatchWeight {
-    /// Returns the factor of the loss in the sum, and the weight of the batch of this number of samples.
+    /// Returns the factor that converts the loss of a batch of `samples` samples to a sum over them, and the weight of
+    /// the batch.
     ///
     /// # Errors
     /// The errors of reading the sum of weights.
@@ -47,7 +48,7 @@ impl BatchWeight {
     }
 
     /// Returns the weight of a loss of class indices: the sum of the weights of the classes that are not ignored.
-    /// Targets that are probabilities count equally.
+    /// Samples whose targets are probabilities count equally.
     pub(super) fn of_classes(
         reduction: Reduction,
         y: &Tensor,

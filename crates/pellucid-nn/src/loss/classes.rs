@@ -76,11 +76,11 @@ losses! {
     };
 
     /// The multi-class margin loss Σ_{i ≠ y} w_y·max(0, margin − x_y + xᵢ)ᵖ / C of scores `[N, C]` or `[C]` and class
-    /// numbers y (Crammer & Singer 2001).
+    /// indices y (Crammer & Singer 2001).
     MultiMarginLoss, multi_margin_loss of ClassIndices {
-        /// The power of each violation of the margin; default 1.
+        /// The exponent p of each violation of the margin; default 1.
         p: f64 = 1.0,
-        /// The required difference between the class's score and the others; default 1.
+        /// The required difference between the score of the class and each other score; default 1.
         margin: f64 = 1.0,
         /// The weight of each class, `[C]`.
         weight: Option<Tensor> = None,

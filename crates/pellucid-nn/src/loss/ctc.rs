@@ -10,7 +10,7 @@ losses_of_many! {
     /// alignments.
     ///
     /// Log-probabilities are `[T, N, C]`, or `[T, C]` for one sample. Labels are `[N, S]` or concatenated, lengths are
-    /// `i64 [N]`. The mean is over the samples, each divided by its number of labels.
+    /// `i64 [N]`. The mean reduction divides each sample's loss by its number of labels, and averages over the samples.
     #[doc(alias = "CTCLoss")]
     CtcLoss, ctc_loss {
         /// The blank class; default 0.

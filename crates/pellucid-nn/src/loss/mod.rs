@@ -76,7 +76,7 @@ use std::sync::Arc;
 pub trait Loss: Visit {
     /// Returns the loss of `logits` (scores, predictions) and the target `y`.
     ///
-    /// The losses of this module reject values of targets that they do not define. In captured steps and on other
+    /// The losses of this module reject target values for which they are not defined. In captured steps and on other
     /// devices, where the values are not read, such a value makes the loss and its gradient NaN.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ pub trait Loss: Visit {
     }
 
     /// Returns true if the targets may also be probabilities: floats of the shape of the logits. A trainer then accepts
-    /// both forms, also in the batches of one run, as with MixUp in training only.
+    /// both forms, even in one run, for example with MixUp in training but not in evaluation.
     fn accepts_probabilities(&self) -> bool {
         false
     }
@@ -106,7 +106,7 @@ pub trait Loss: Visit {
     ///
     /// # Errors
     /// [`Error::IndexOutOfBounds`] for a class index that does not exist; [`Error::InvalidArgument`] for another value
-    /// that the loss does not define.
+    /// for which the loss is not defined.
     ///
     /// [`Error::IndexOutOfBounds`]: pellucid_tensor::Error::IndexOutOfBounds
     /// [`Error::InvalidArgument`]: pellucid_tensor::Error::InvalidArgument
@@ -115,7 +115,8 @@ pub trait Loss: Visit {
     }
 
     /// Returns the weight of the loss of a batch with targets `y` in the mean over several batches. By default the loss
-    /// is a mean over samples. The losses of this module take sums, ignored classes and class weights into account.
+    /// counts as a mean over samples. The losses of this module take sums, ignored classes and class weights into
+    /// account.
     ///
     /// # Errors
     /// The errors of the operations.

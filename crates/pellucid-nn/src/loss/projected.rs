@@ -45,7 +45,7 @@ impl LinearCrossEntropyLoss {
         Ok(LinearCrossEntropyLoss { linear, loss: CrossEntropyLoss::default(), score_axes })
     }
 
-    /// Sets whether the scores have a bias, by default not. A bias that is added is drawn as in [`Linear`].
+    /// Sets whether the scores have a bias; default false. An added bias is initialized as in [`Linear`].
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].

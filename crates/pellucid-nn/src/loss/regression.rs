@@ -31,7 +31,7 @@ losses! {
     /// The Kullback-Leibler divergence y·(ln y − x) of a distribution y from the distribution with log-probabilities x.
     #[doc(alias = "KLDivLoss")]
     KlDivLoss, kl_div of Values {
-        /// Whether y holds logarithms as well; default false.
+        /// Whether y contains log-probabilities too; default false.
         log_target: bool = false,
         /// Whether to divide the sum by the number of samples (PyTorch's `batchmean`); `reduction` is then ignored.
         /// Default false.

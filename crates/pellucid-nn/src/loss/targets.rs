@@ -14,9 +14,9 @@ pub(crate) enum TargetForm {
     Classes,
     /// One list of class indices for each row of the logits, padded to the number of classes.
     ClassLists,
-    /// A value for each logit, of its dtype.
+    /// A value for each logit, of the dtype of the logits.
     Values,
-    /// A label for each logit, of its dtype or an integer.
+    /// A label for each logit, of the dtype of the logits or an integer dtype.
     Labels,
 }
 
@@ -40,7 +40,7 @@ impl TargetForm {
     pub(super) fn check(self, op: &'static str, logits: &Tensor, y: &Tensor) -> Result<()> {
         match self {
             TargetForm::Values | TargetForm::Labels if logits.shape() != y.shape() => {
-                let help = "both shapes must be equal; reshape or expand one tensor";
+                let help = "the logits and the targets must have the same shape; use reshape() or expand()";
                 Err(Error::shapes(op, [logits.shape(), y.shape()], help))
             }
             _ => Ok(()),
@@ -65,9 +65,9 @@ pub(super) enum Targets<'a> {
     OfMean,
     /// Integers are class indices, or `ignored`. Each class has a weight.
     Classes { ignored: Option<i64>, weight: Option<&'a Tensor> },
-    /// Integers are class indices, one for each row of a matrix or for a vector of scores.
+    /// Integers are class indices: one for each row of a matrix of scores, or one for a vector of scores.
     RowClasses,
-    /// Probabilities of one of two classes.
+    /// Probabilities, from 0 to 1, of the positive one of two classes.
     Shares,
     /// 1 or −1.
     Signs,
@@ -90,7 +90,8 @@ impl Targets<'_> {
     /// Returns an error for a value that the targets may not have, if the host can read them. On other devices and in
     /// captured steps the values are not read, because the host would wait for them.
     pub(super) fn check_if_readable(&self, op: &'static str, logits: &Shape, y: &Tensor) -> Result<()> {
-        // The loss rejects targets of another shape, with an error that must precede an error about values.
+        // Values of targets of a wrong shape are not checked: the loss rejects these targets with an error about the
+        // shape.
         if matches!(self, Targets::Any | Targets::OfMean) || !self.fits(logits, y.shape()) || !y.is_readable() {
             return Ok(());
         }
@@ -106,12 +107,7 @@ impl Targets<'_> {
             Targets::Any | Targets::OfMean | Targets::Classes { .. } | Targets::RowClasses => Ok(()),
             Targets::Shares => {
                 let outside = find_number(y, |value| !(0.0..=1.0).contains(&value) && !value.is_nan())?;
-                rejected(
-                    op,
-                    outside,
-                    "targets must be from 0 to 1",
-                    "class indices are the targets of CrossEntropyLoss",
-                )
+                rejected(op, outside, "targets must be from 0 to 1", "use CrossEntropyLoss for class indices")
             }
             Targets::Signs => {
                 let outside = find_number(y, |value| value.abs() != 1.0 && !value.is_nan())?;

@@ -1,10 +1,10 @@
-//! A loss with given targets.
+//! A loss whose targets have a given shape and dtype.
 
 use super::{BatchWeight, Loss};
 use crate::visit::{Visit, Visitor};
 use pellucid_tensor::{DType, Result, Shape, Tensor};
 
-/// A loss with given shape and dtype of its targets; see [`Loss::with_targets`].
+/// A loss whose targets have a given shape and dtype; see [`Loss::with_targets`].
 ///
 /// ```
 /// use pellucid::nn::loss::{Loss, from_fn};

@@ -145,8 +145,8 @@ impl dyn DynModule + '_ {
         found
     }
 
-    /// Returns parameters, and the buffers that `includes` selects, in the order of the fields; a shared one under each
-    /// of its names.
+    /// Returns parameters, and the buffers that `includes` selects, in the order of the fields; a shared parameter or
+    /// buffer under each of its names.
     pub(crate) fn values(&self, includes: fn(&Buffer) -> bool) -> Vec<(String, Tensor)> {
         let mut found = Vec::new();
         self.walk(&mut |name, part| match part {

@@ -56,7 +56,7 @@ impl Rule for AdafactorOptions {
     }
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
-        // (t, 1 − β̂, ρ, 1 − η·λ)
+        // The clock and the rates: (t, 1 − β̂, ρ, 1 − η·λ).
         let tick = formula!(tick |t, lr; power, decay| {
             let t = t + 1.0;
             (t, t.pow(power), lr.min(t.sqrt().recip()), 1.0 - lr * decay)

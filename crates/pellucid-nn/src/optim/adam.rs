@@ -77,7 +77,7 @@ impl Rule for AdamOptions {
     }
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
-        // (t, η/(1 − β₁ᵗ), 1/√(1 − β₂ᵗ))
+        // The clock and the rates: (t, η/(1 − β₁ᵗ), 1/√(1 − β₂ᵗ)).
         let tick = formula!(tick |t, lr, one_minus_b1; ln_b2| {
             let t = t + 1.0;
             (t, lr / correction(t, (-one_minus_b1).ln_1p()), correction(t, ln_b2).sqrt().recip())

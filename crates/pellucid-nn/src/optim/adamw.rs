@@ -40,7 +40,7 @@ impl Rule for AdamWOptions {
     }
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
-        // (t, η/(1 − β₁ᵗ), 1/√(1 − β₂ᵗ), 1 − η·λ)
+        // The clock and the rates: (t, η/(1 − β₁ᵗ), 1/√(1 − β₂ᵗ), 1 − η·λ).
         let tick = formula!(tick |t, lr, one_minus_b1; ln_b2, decay| {
             let t = t + 1.0;
             let rate = lr / correction(t, (-one_minus_b1).ln_1p());

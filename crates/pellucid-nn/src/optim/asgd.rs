@@ -21,7 +21,7 @@ options! {
         lr: f64 = 1e-2 => NONNEGATIVE;
         /// The decay ϰ.
         lambd: f64 = 1e-4 => NONNEGATIVE;
-        /// The power α of the learning rate's decay.
+        /// The exponent α of the learning rate's decay.
         alpha: f64 = 0.75 => NONNEGATIVE;
         /// The step t₀ at which averaging starts.
         t0: f64 = 1e6 => NONNEGATIVE;
@@ -44,7 +44,7 @@ impl Rule for AsgdOptions {
     }
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
-        // The clock of the next step, then the rates of this one. The first step has the current learning rate.
+        // The clock for the next step, then the rates of this step. The first step uses the current learning rate.
         let tick = formula!(tick |t, eta, mu, lr; lambd, alpha, t0| {
             let eta = t.eq(0.0).select(lr, eta);
             let t = t + 1.0;

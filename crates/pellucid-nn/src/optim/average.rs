@@ -51,7 +51,7 @@ impl AveragedModel {
     /// Creates averages of this module's parameters, empty at first: the first update copies the weights.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a decay outside [0, 1]; those of
+    /// [`Error::InvalidArgument`] for a decay outside [0, 1]; the errors of
     /// [`try_named_parameters`](Module::try_named_parameters).
     #[panicking_form]
     pub fn try_new(module: &(impl Visit + ?Sized), average: Average) -> Result<AveragedModel> {
@@ -95,7 +95,7 @@ impl AveragedModel {
         };
         for ((_, p), a) in self.parameters.iter().zip(&self.averages) {
             if a.device() != p.device() {
-                // A captured step only references the averages.
+                // A captured step only references the averages: moving them is not part of it.
                 eager(|| a.try_to_(p.device()))?;
             }
             ops::update(formula, &[a], &[p, &self.count], &[one_minus_decay.into()])?;
@@ -113,8 +113,8 @@ impl AveragedModel {
         &self.count
     }
 
-    /// Copies the averages into the model in place, and saves its own weights. Running statistics of normalizations are
-    /// not averaged: [`update_bn`] recomputes them.
+    /// Copies the averages into the model in place, and saves the model's own weights. Running statistics of
+    /// normalizations are not averaged: [`update_bn`] recomputes them.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the model holds the averages already, and before the first update, when there are
@@ -153,7 +153,7 @@ impl AveragedModel {
         Ok(())
     }
 
-    /// Writes values into the parameters. All are moved to the devices of the parameters before the first write.
+    /// Writes values into the parameters. All values are moved to the devices of the parameters before the first write.
     fn write_weights(&self, values: &[Tensor]) -> Result<()> {
         let parameters = self.parameters.iter().map(|(_, parameter)| parameter);
         let moved = parameters.clone().zip(values).map(|(p, value)| value.try_to(p.device()));
@@ -174,8 +174,8 @@ impl AveragedModel {
     /// Loads a snapshot in place.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if it does not hold averages of these parameters; [`Error::InvalidArgument`] between
-    /// [`AveragedModel::apply`] and [`AveragedModel::restore`]. On error nothing is changed.
+    /// [`Error::StateDict`] if the state dict does not contain averages of these parameters; [`Error::InvalidArgument`]
+    /// between [`AveragedModel::apply`] and [`AveragedModel::restore`]. On error nothing is changed.
     pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         self.prepare_load(state)?.commit()
     }

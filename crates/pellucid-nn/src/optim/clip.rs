@@ -8,7 +8,7 @@ options! {
     /// Options of [`clip_grad_norm_with`].
     #[derive(Clone, Copy, Debug, PartialEq)]
     ClipGradNormOptions {
-        /// The order p of the norm, ∞ included.
+        /// The order p of the norm, which may be ∞.
         order: f64 = 2.0 => NONZERO;
         /// Whether to return an error if the norm is infinite or NaN. This reads the norm, so it is impossible in a
         /// captured step.
@@ -16,9 +16,9 @@ options! {
     }
 }
 
-/// Scales all gradients in place so that their total 2-norm is at most `max_norm` (Pascanu, Mikolov
-/// & Bengio 2013): g ← g·min(1, c / (‖g‖ + 10⁻⁶)). Returns the original ‖g‖ as a 0-d tensor. No value is
-/// read, so a captured step may contain it. Call it between backward and the optimizer's step.
+/// Scales all gradients in place so that their total 2-norm is at most c = `max_norm` (Pascanu, Mikolov & Bengio 2013):
+/// g ← g·min(1, c / (‖g‖ + 10⁻⁶)), where g consists of all gradients. Returns the original ‖g‖ as a 0-d tensor. No
+/// value is read, so a captured step may contain it. Call it between backward and the optimizer's step.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if no parameter has a gradient, or `max_norm` is not above 0.
@@ -63,7 +63,7 @@ pub fn grad_norm(parameters: &[Parameter], order: f64) -> Result<Tensor> {
     norm_of_gradients("grad_norm", parameters, ClipGradNormOptions { order, ..Default::default() })
 }
 
-/// Computes [`grad_norm`] for the operation `op`.
+/// Computes [`grad_norm`]. Errors name the operation `op`.
 fn norm_of_gradients(op: &'static str, parameters: &[Parameter], options: ClipGradNormOptions) -> Result<Tensor> {
     options.check_ranges(op)?;
     let order = options.order;

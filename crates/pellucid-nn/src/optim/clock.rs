@@ -10,10 +10,10 @@ use std::ops::Range;
 /// The clocks of parameters that were added to the optimizer in one call. For n parameters every counter is a vector
 /// `[n]`, so that one kernel advances all of them.
 pub(super) struct Clocks {
-    /// The range of the parameters in the optimizer.
+    /// The indices of these parameters in the optimizer.
     members: Range<usize>,
     counters: Vec<(&'static str, Buffer)>,
-    /// The rates that a tick computes for the updates of its step.
+    /// The rates that a tick computes for the updates of the same step.
     rates: Vec<Buffer>,
 }
 
@@ -39,18 +39,18 @@ impl Clocks {
         self.rates.iter().map(|all| ops::select(all, 0, i as isize)).collect()
     }
 
-    /// Returns the range of the parameters in the optimizer.
+    /// Returns the indices of these parameters in the optimizer.
     pub(super) fn members(&self) -> Range<usize> {
         self.members.clone()
     }
 
-    /// Moves the clocks and rates to `device`.
+    /// Moves the counters and rates to `device`.
     pub(super) fn to_(&self, device: Device) -> Result<()> {
         let mut all = self.counters.iter().map(|(_, all)| all).chain(&self.rates);
         all.try_for_each(|all| move_free(all, device))
     }
 
-    /// Makes the counters and rates of parameter `i` views of the clocks at their current location.
+    /// Makes the counters and rates of one parameter views of the clocks again, after the clocks were moved.
     pub(super) fn follow(&self, counters: &[(&'static str, Buffer)], rates: &[Tensor]) {
         self.counters.iter().zip(counters).for_each(|((_, all), (_, counter))| counter.move_view_to_base_(all));
         self.rates.iter().zip(rates).for_each(|(all, rate)| rate.move_view_to_base_(all));

@@ -1,4 +1,4 @@
-//! Buffers of optimizers that follow the parameters from device to device.
+//! Buffers of an optimizer that move with its parameters from device to device.
 
 use crate::parameter::Buffer;
 use pellucid_tensor::{Device, Result, Tensor};

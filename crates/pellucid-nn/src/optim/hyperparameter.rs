@@ -66,7 +66,7 @@ impl Hyperparameter {
         Ok(if self.rounds_to(set, stored) { set } else { self.shortest_decimal(stored) })
     }
 
-    /// Returns the number that [`Hyperparameter::try_get`] returns after a load of the tensor's value.
+    /// Returns the number that [`Hyperparameter::try_get`] returns after the tensor's value was saved and loaded.
     ///
     /// # Errors
     /// The errors of [`Hyperparameter::try_get`].
@@ -74,8 +74,8 @@ impl Hyperparameter {
         Ok(self.shortest_decimal(self.stored.try_item()?))
     }
 
-    /// Returns true if `stored` is the rounding of `number`, which the host then reads. For a number that underflows to
-    /// 0 it returns false, so that the host reads 0, as the kernels do.
+    /// Returns true if `stored` is the rounding of `number`; the host then reads `number`. For a number that underflows
+    /// to 0 it returns false, so that the host reads 0, as the kernels do.
     fn rounds_to(&self, number: f64, stored: f64) -> bool {
         let exact = (self.conversion)(number);
         round(exact, self.stored.dtype()) == stored && (stored != 0.0 || exact == 0.0)
@@ -113,7 +113,7 @@ impl Hyperparameter {
         let number = self.try_get()?;
         check_range(op, number, (self.conversion)(number), dtype)?;
         self.stored.try_to_dtype_(dtype)?;
-        // The converted tensor holds the rounding to the previous dtype.
+        // The converted tensor contains the number as rounded to the previous dtype.
         self.try_set(op, number)
     }
 
@@ -128,7 +128,7 @@ impl Hyperparameter {
     }
 }
 
-/// Returns an error if a finite number is infinite in the dtype in which it is `stored`.
+/// Returns an error if `number` is finite, but `stored`, its value in this dtype, is infinite.
 fn check_range(op: &'static str, number: f64, stored: f64, dtype: DType) -> Result<()> {
     if number.is_finite() && !round(stored, dtype).is_finite() {
         let reason = format!("{number:e} is outside the range of {dtype}, in which it is stored; use a smaller number");
@@ -142,8 +142,8 @@ fn round(number: f64, dtype: DType) -> f64 {
     if dtype == DType::F32 { f64::from(number as f32) } else { number }
 }
 
-/// Returns the decimal number with the fewest significant digits for which `fits` is true, among those nearest to
-/// `number`; else `number`.
+/// Rounds `number` to decimals with more and more significant digits, and returns the first for which `fits` is true;
+/// `number` itself if there is none.
 fn shortest_decimal(number: f64, fits: impl Fn(&f64) -> bool) -> f64 {
     let rounded = |digits: usize| format!("{number:.digits$e}").parse().ok();
     (0..f64::DIGITS as usize + 2).filter_map(rounded).find(fits).unwrap_or(number)

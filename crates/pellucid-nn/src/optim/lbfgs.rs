@@ -27,7 +27,8 @@ options! {
         max_eval: Option<usize> = None;
         /// The iterations stop when no element of the gradient has a larger magnitude.
         tolerance_grad: f64 = 1e-7 => NONNEGATIVE;
-        /// The iterations stop when neither the parameters nor the loss change by more than this number.
+        /// The iterations stop when no parameter changes by more than this number, when the loss changes by less, or
+        /// when the slope of the loss along the direction has a smaller magnitude.
         tolerance_change: f64 = 1e-9 => NONNEGATIVE;
         /// The number of steps that the approximation of the Hessian uses.
         history_size: usize = 100;
@@ -97,7 +98,7 @@ impl Lbfgs {
     /// Creates an optimizer of these parameters, which are all `f32` or all `f64`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for options out of range, no parameter, or one listed twice;
+    /// [`Error::InvalidArgument`] for options out of range, an empty list of parameters, or a parameter listed twice;
     /// [`Error::DTypeMismatch`].
     #[panicking_form]
     pub fn try_new(parameters: impl Into<ParameterList>, options: LbfgsOptions) -> Result<Lbfgs> {
@@ -212,7 +213,7 @@ impl Lbfgs {
     }
 }
 
-/// Calls `f`, and then writes the values into the parameters, even after a panic.
+/// Calls `f`, and then writes the values into the parameters, even if `f` fails or panics.
 fn with_restored<R>(parameters: &[Parameter], values: &[Tensor], f: impl FnOnce() -> Result<R>) -> Result<R> {
     let result = catch_unwind(AssertUnwindSafe(f));
     parameters.iter().zip(values).try_for_each(|(p, x)| ops::copy_(p, x))?;
@@ -220,7 +221,7 @@ fn with_restored<R>(parameters: &[Parameter], values: &[Tensor], f: impl FnOnce(
 }
 
 /// Clears the gradients of the last evaluation. Existing gradients keep their memory, since a captured loss may write
-/// to it; one that cannot be written is removed.
+/// to it; a gradient that cannot be overwritten is removed.
 fn clear_gradients(parameters: &[Parameter]) {
     let zero = Tensor::from(0.0f32);
     for parameter in parameters.iter().filter(|p| p.requires_grad()) {

@@ -8,7 +8,8 @@ use pellucid_tensor::{Result, Tensor, formula};
 ///
 /// c = β₁·m + (1 − β₁)·g,  p ← p − η·(sign(c) + λ·p),  m ← β₂·m + (1 − β₂)·g.
 ///
-/// Steps are larger than Adam's: use a learning rate 3 to 10 times smaller, and a weight decay as much larger.
+/// Steps are larger than Adam's: use a learning rate 3 to 10 times smaller, and a weight decay larger by the same
+/// factor.
 pub type Lion = super::RuleOptimizer<LionOptions>;
 
 options! {

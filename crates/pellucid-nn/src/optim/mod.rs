@@ -22,8 +22,8 @@
 //! | `schedule` | learning rate schedules |
 //! | `clip`, `scaler`, `average` | gradient clipping, loss scaling, averaging of weights |
 //!
-//! Gradients accumulate over several backward passes until [`Optimizer::zero_grad`]. With
-//! [`Optimizer::set_grad_scale`] of 1/k, k passes give the mean over k batches.
+//! Gradients accumulate over several backward passes until [`Optimizer::zero_grad`]. With a factor of 1/k
+//! ([`Optimizer::set_grad_scale`]), the sum of k passes becomes the mean over k batches.
 
 mod adadelta;
 mod adafactor;

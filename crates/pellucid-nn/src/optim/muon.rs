@@ -10,8 +10,8 @@ use pellucid_tensor::{DType, Error, Result, Tensor, formula, ops};
 /// k times x ← a·x + (b₂·xxᵀ + c·(xxᵀ)²)·x,  p ← (1 − η·λ)·p − η·s·x,
 ///
 /// where s depends on the shape ([`MuonLr`]). The polynomial maps all singular values close to 1. A matrix with more
-/// rows than columns is transposed first. The iteration needs few digits and runs in `bf16`. Give other parameters
-/// (biases, embeddings, heads) to another optimizer, such as [`AdamW`](super::AdamW).
+/// rows than columns is transposed first. The iteration needs little precision and runs in `bf16` by default. Give
+/// other parameters (biases, embeddings, heads) to another optimizer, such as [`AdamW`](super::AdamW).
 pub type Muon = super::RuleOptimizer<MuonOptions>;
 
 options! {
@@ -26,7 +26,7 @@ options! {
         momentum: f64 = 0.95 => FRACTION;
         /// Whether to use Nesterov's momentum.
         nesterov: bool = true;
-        /// The coefficients of the polynomial.
+        /// The coefficients (a, b₂, c) of the polynomial.
         ns_coefficients: (f64, f64, f64) = (3.4445, -4.775, 2.0315);
         /// The lower bound of the norm in the division.
         eps: f64 = 1e-7 => NONNEGATIVE;

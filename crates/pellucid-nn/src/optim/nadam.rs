@@ -26,7 +26,8 @@ options! {
         weight_decay: f64 = 0.0 => NONNEGATIVE;
         /// The decay ψ of the momentum schedule.
         momentum_decay: f64 = 4e-3 => NONNEGATIVE;
-        /// Whether to scale the parameter by 1 − η·λ instead, as [`AdamW`](super::AdamW) does.
+        /// Whether the weight decay scales the parameter by 1 − η·λ, as in [`AdamW`](super::AdamW), instead of changing
+        /// the gradient.
         decoupled_weight_decay: bool = false;
         /// Whether to maximize the loss.
         maximize: bool = false;
@@ -45,7 +46,7 @@ impl Rule for NAdamOptions {
     }
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
-        // (t, ∏μ, the rates of g and of m, 1/√(1 − β₂ᵗ), 1 − η·λ)
+        // The clock and the rates: (t, ∏μ, the factors of g and of m, 1/√(1 − β₂ᵗ), 1 − η·λ).
         let tick = formula!(tick |t, product, lr, one_minus_b1; ln_b2, psi, decay| {
             let t = t + 1.0;
             let momentum = |t: Expr| (1.0 - one_minus_b1) * (1.0 - 0.5 * (t * psi).exp());

@@ -152,7 +152,8 @@ impl OptimizerCore {
         [group.lr_tensor()].into_iter().chain(group.momentum_tensor())
     }
 
-    /// Returns the inputs of the update of parameter `i` of `clocks`, which belong to the group, except the gradient.
+    /// Returns the inputs, except the gradient, of the update of parameter `i` of `clocks`, which are clocks of the
+    /// group.
     fn rates(&self, group: usize, clocks: &Clocks, i: usize) -> Result<Vec<Tensor>> {
         let mut rates = clocks.rates_of(i)?;
         // The rates of the tick, or η without a tick; then the momentum's tensor.
@@ -448,7 +449,8 @@ impl Optimizer for OptimizerCore {
 
     fn try_step_scaled(&self, scale: Option<&Tensor>, skip: Option<&Tensor>) -> Result<()> {
         self.update(scale, skip)?;
-        // Deferred kernels run once in every step, so that the next step can reuse the plan.
+        // Deferred kernels run at the end of every step, so that all steps defer the same kernels and can reuse their
+        // plan.
         flush()
     }
 }
@@ -486,7 +488,7 @@ fn state_of(dtype: DType) -> Option<DType> {
     }
 }
 
-/// Returns the dtype of these parameters' state, from the first of them.
+/// Returns the dtype of the state of these parameters, which the first parameter determines; `None` if there are none.
 fn state_dtype(parameters: &[(String, Parameter)]) -> Option<DType> {
     parameters.first().and_then(|(_, p)| state_of(p.dtype()))
 }

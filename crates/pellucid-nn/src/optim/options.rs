@@ -57,8 +57,9 @@ macro_rules! check_option {
 }
 pub(super) use check_option;
 
-/// Implements the name and the listed methods of [`Rule`](super::Rule) from the options of the same names. `check`
-/// checks the ranges of the table only, `betas` implements `momentum`, whose value is β₁, and `step_clock` a clock that
+/// Implements `name` and the listed methods of [`Rule`](super::Rule). `lr`, `maximize` and `momentum` return the
+/// options of these names (no momentum if it is 0), `betas` implements `momentum`, whose value is β₁, `weight_decay`
+/// implements `without_decay`, `check` checks only the ranges of the table, and `step_clock` implements a clock that
 /// counts the steps.
 macro_rules! rule_methods {
     ($name:literal: $($method:ident),+) => {

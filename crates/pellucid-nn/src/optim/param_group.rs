@@ -5,8 +5,8 @@ use super::rule::Momentum;
 use pellucid_derive::panicking_form;
 use pellucid_tensor::{DType, Error, OptionRange, Result, Tensor, unwrap};
 
-/// The learning rate and the momentum of a group of an optimizer's parameters. Clones are handles of the same numbers,
-/// which a [`Scheduler`](super::schedule::Scheduler) keeps.
+/// The learning rate and the momentum of a group of an optimizer's parameters. Clones are handles of the same numbers;
+/// a [`Scheduler`](super::schedule::Scheduler) keeps clones of the groups.
 ///
 /// Each number is stored in a 0-d tensor, in the dtype of the group's state. [`ParamGroup::lr`] returns the rate that
 /// was set last, if the tensor still holds the rounding of this rate. If the tensor was written since, for example by a
@@ -88,7 +88,8 @@ impl ParamGroup {
         self.lr.tensor()
     }
 
-    /// Returns the momentum (β₁ for Adam and its variants); `None` if the optimizer has none, or was created without.
+    /// Returns the momentum (β₁ for Adam and its variants); `None` if the optimizer has none, or was created without
+    /// momentum.
     ///
     /// # Errors
     /// [`Error::ReadInCapture`] while a step is captured.
@@ -107,7 +108,7 @@ impl ParamGroup {
         self.checked_momentum(op, momentum)?.try_set(op, momentum)
     }
 
-    /// Returns the number of the momentum, or the error of [`ParamGroup::try_set_momentum`] with this value.
+    /// Returns the hyperparameter of the momentum, or the error of [`ParamGroup::try_set_momentum`] with this value.
     pub(super) fn checked_momentum(&self, op: &'static str, momentum: f64) -> Result<&Hyperparameter> {
         check_momentum(op, momentum)?;
         let missing = || Error::invalid(op, "the group has no momentum; create the optimizer with a nonzero momentum");

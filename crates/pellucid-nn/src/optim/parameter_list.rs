@@ -18,7 +18,7 @@ enum ListedParameters {
 }
 
 impl ParameterList {
-    /// Returns the parameters with their names; the index of the first one is `first`.
+    /// Returns the parameters with their names. Unnamed parameters are named by their index, counted from `first`.
     pub(super) fn into_named(self, first: usize) -> NamedParameters {
         match self.0 {
             ListedParameters::Named(named) => named,

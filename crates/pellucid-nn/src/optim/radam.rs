@@ -9,8 +9,8 @@ use pellucid_tensor::{Formula, Result, Scalar, Tensor, formula};
 ///
 /// p ← p − η·m̂·rₜ / ((√v + ε) / √(1 − β₂ᵗ))  if ρₜ > 5, else  p ← p − η·m̂,
 ///
-/// with ρ∞ = 2/(1 − β₂) − 1, ρₜ = ρ∞ − 2·t·β₂ᵗ/(1 − β₂ᵗ), rₜ = √((ρₜ − 4)(ρₜ − 2)ρ∞ / ((ρ∞ − 4)(ρ∞ − 2)ρₜ)). While the
-/// variance of v cannot be estimated, v is not used.
+/// with ρ∞ = 2/(1 − β₂) − 1, ρₜ = ρ∞ − 2·t·β₂ᵗ/(1 − β₂ᵗ), rₜ = √((ρₜ − 4)(ρₜ − 2)ρ∞ / ((ρ∞ − 4)(ρ∞ − 2)ρₜ)). While ρₜ ≤
+/// 5, the variance of the adaptive rate is not known well enough, and v is not used.
 pub type RAdam = super::RuleOptimizer<RAdamOptions>;
 
 options! {
@@ -25,7 +25,8 @@ options! {
         eps: f64 = 1e-8 => NONNEGATIVE;
         /// The weight decay λ, added to the gradient as λ·p.
         weight_decay: f64 = 0.0 => NONNEGATIVE;
-        /// Whether to scale the parameter by 1 − η·λ instead, as [`AdamW`](super::AdamW) does.
+        /// Whether the weight decay scales the parameter by 1 − η·λ, as in [`AdamW`](super::AdamW), instead of changing
+        /// the gradient.
         decoupled_weight_decay: bool = false;
         /// Whether to maximize the loss.
         maximize: bool = false;
@@ -40,7 +41,7 @@ impl Rule for RAdamOptions {
     }
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
-        // (t, η/(1 − β₁ᵗ), r·√(1 − β₂ᵗ) or 0 while r is undefined, 1 − η·λ)
+        // The clock and the rates: (t, η/(1 − β₁ᵗ), r·√(1 − β₂ᵗ) or 0 while r is undefined, 1 − η·λ).
         let tick = formula!(tick |t, lr, one_minus_b1; ln_b2, longest, offset, decay| {
             let t = t + 1.0;
             let c2 = correction(t, ln_b2);

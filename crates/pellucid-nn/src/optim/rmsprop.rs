@@ -25,7 +25,7 @@ options! {
         eps: f64 = 1e-8 => NONNEGATIVE;
         /// The momentum μ in [0, 1).
         momentum: f64 = 0.0 => FRACTION;
-        /// Whether to divide by the standard deviation instead of the root mean square.
+        /// Whether to divide by the standard deviation of the gradient instead of its root mean square.
         centered: bool = false;
         /// The weight decay λ, added to the gradient as λ·p.
         weight_decay: f64 = 0.0 => NONNEGATIVE;

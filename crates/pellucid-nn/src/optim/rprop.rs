@@ -43,7 +43,10 @@ impl Rule for RpropOptions {
         }
         self.check_ranges(self.name())?;
         if max_step < min_step {
-            return Err(Error::invalid(self.name(), format!("step_sizes must ascend, got ({min_step}, {max_step})")));
+            return Err(Error::invalid(
+                self.name(),
+                format!("step_sizes.0 must be at most step_sizes.1, got ({min_step}, {max_step})"),
+            ));
         }
         Ok(())
     }
@@ -53,7 +56,7 @@ impl Rule for RpropOptions {
     }
 
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
-        // η in the first step, 0 in all others.
+        // The rate is η in the first step and 0 in all other steps.
         Some((formula!(tick | t, lr | (t + 1.0, t.eq(0.0).select(lr, 0.0))), vec![]))
     }
 

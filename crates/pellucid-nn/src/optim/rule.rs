@@ -103,7 +103,7 @@ pub trait Rule: Any + fmt::Debug + Send + Sync {
         None
     }
 
-    /// Whether to maximize the loss: every gradient is negated.
+    /// Returns true if the optimizer maximizes the loss, by negating every gradient.
     fn maximize(&self) -> bool {
         false
     }
@@ -130,9 +130,9 @@ pub trait Rule: Any + fmt::Debug + Send + Sync {
         Vec::new()
     }
 
-    /// Returns the formula that advances a parameter's clock in a step in which it has a gradient. It maps the clock, η
-    /// and the momentum's tensor (if there is one) to the new clock and to the numbers that the update reads, its
-    /// *rates*. Without a tick, η is the only rate.
+    /// Returns the formula that advances a parameter's clock in a step in which the parameter has a gradient. It maps
+    /// the clock, η and the momentum's tensor (if there is one) to the new clock and to the numbers that the update
+    /// reads, its *rates*. Without a tick, η is the only rate.
     fn tick(&self) -> Option<(&'static Formula, Vec<Scalar>)> {
         None
     }
@@ -148,7 +148,7 @@ pub trait Rule: Any + fmt::Debug + Send + Sync {
 pub struct UpdateContext<'a> {
     /// The parameter, or its `f32` master copy.
     pub(super) parameter: &'a Tensor,
-    /// The half-precision parameter of a master copy.
+    /// The half-precision parameter, if `parameter` is its master copy.
     pub(super) half: Option<&'a Tensor>,
     pub(super) state: &'a [(&'static str, Buffer)],
     pub(super) gradient: &'a Tensor,
@@ -168,8 +168,8 @@ impl fmt::Debug for UpdateContext<'_> {
     }
 }
 
-/// Advances all clocks once per step: before the first rule reads a rate, otherwise before the queued updates run. If a
-/// rule that only queues updates fails, the step has therefore changed nothing.
+/// Advances all clocks once per step: before the first rule reads a rate, or, if no rule reads one, before the queued
+/// updates run. If a rule that only queues updates fails, the step has therefore changed nothing.
 pub(super) struct ClockTick<'a> {
     is_done: Cell<bool>,
     run: &'a dyn Fn() -> Result<()>,
@@ -232,7 +232,7 @@ impl<'a> UpdateContext<'a> {
     /// The errors of [`ops::update`].
     pub fn parameter(&self) -> Result<&Tensor> {
         if self.half.is_some() {
-            // The parameter may have been written since its `f32` copy.
+            // The parameter may have been written since its `f32` copy was updated.
             self.update_parameter(formula!(renew | p | p), &[], &[])?;
         }
         Ok(self.parameter)
@@ -241,7 +241,7 @@ impl<'a> UpdateContext<'a> {
     /// Returns the tensors of the parameter's state, in the order of [`Rule::state`].
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there are not `N`.
+    /// [`Error::InvalidArgument`] if their number is not `N`.
     pub fn states<const N: usize>(&self) -> Result<[&Tensor; N]> {
         numbered("states", self.state.iter().map(|(_, buffer)| buffer.tensor()))
     }
@@ -259,7 +259,7 @@ impl<'a> UpdateContext<'a> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there are not `N`.
+    /// [`Error::InvalidArgument`] if their number is not `N`.
     pub fn rates<const N: usize>(&self) -> Result<[&Tensor; N]> {
         let rates = numbered("rates", self.rates.iter())?;
         self.clock.ensure()?;
@@ -347,7 +347,8 @@ pub(super) fn zeros(like: &Tensor, names: &[&'static str]) -> Result<RuleState> 
     names.iter().map(|&name| Ok((name, ops::zeros_like(like)?))).collect()
 }
 
-/// Returns ln β. For β = 0 it returns the smallest finite number, since −∞·0 is NaN and β⁰ must be 1.
+/// Returns ln β, for β = 0 the logarithm of the smallest positive normal number: ln 0 = −∞ would make β⁰ = exp(0·ln β)
+/// NaN instead of 1.
 pub(super) fn ln(beta: f64) -> Scalar {
     beta.max(f64::MIN_POSITIVE).ln().into()
 }

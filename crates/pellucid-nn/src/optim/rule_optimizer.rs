@@ -45,7 +45,7 @@ pub struct RuleOptimizer<R: Rule> {
 }
 
 impl<R: Rule> RuleOptimizer<R> {
-    /// Creates an optimizer of these parameters, with or without names; there may be none.
+    /// Creates an optimizer of these parameters, with or without names. The list may be empty.
     ///
     /// ```
     /// use pellucid::nn::{Linear, Module, optim::{AdamW, AdamWOptions, Optimizer}};
@@ -92,8 +92,8 @@ impl<R: Rule> RuleOptimizer<R> {
         Ok(RuleOptimizer { core, rule: PhantomData })
     }
 
-    /// Creates an optimizer of parameters, some of which are exempt from weight decay: they are the last group, with
-    /// otherwise equal options. [`is_bias_or_norm`] is the usual choice.
+    /// Creates an optimizer of parameters, some of which are exempt from weight decay: the exempt parameters are the
+    /// last group, whose other options are the same. [`is_bias_or_norm`] is the usual choice.
     ///
     /// ```
     /// use pellucid::nn::{optim::{AdamW, AdamWOptions, Optimizer, is_bias_or_norm}, sequential, Linear, Module, Relu};

@@ -23,9 +23,9 @@ options! {
     GradScalerOptions {
         /// The initial scale.
         init_scale: f64 = 65536.0 => POSITIVE;
-        /// The factor of the scale after `growth_interval` steps without inf or NaN.
+        /// The factor by which the scale is multiplied after `growth_interval` steps without inf or NaN.
         growth_factor: f64 = 2.0 => ABOVE_ONE;
-        /// The factor of the scale after a step with inf or NaN.
+        /// The factor by which the scale is multiplied after a step with inf or NaN.
         backoff_factor: f64 = 0.5 => INNER_FRACTION;
         /// The number of consecutive finite steps before the scale grows.
         growth_interval: u32 = 2000 => COUNT;
@@ -105,7 +105,8 @@ impl GradScaler {
     pub fn try_new(options: GradScalerOptions) -> Result<GradScaler> {
         options.check_ranges(OP)?;
         if options.init_scale as f32 == 0.0 {
-            let reason = format!("`init_scale` is 0 in f32, in which it is stored, got {:e}", options.init_scale);
+            let reason =
+                format!("`init_scale` must not underflow in f32, in which it is stored, got {:e}", options.init_scale);
             return Err(Error::invalid(OP, reason));
         }
         let scale = Hyperparameter::stored_as(OP, options.init_scale, DType::F32, |scale| scale)?;
@@ -132,7 +133,7 @@ impl GradScaler {
         self.scale.tensor()
     }
 
-    /// Returns the scale; rounded as [`ParamGroup`] describes.
+    /// Returns the scale, rounded as [`ParamGroup`] describes.
     ///
     /// # Errors
     /// [`Error::ReadInCapture`] while a step is captured, since values cannot be read then.
@@ -187,7 +188,7 @@ impl GradScaler {
     }
 
     /// Calls `f` with the optimizer's gradients divided by the scale. If it fails or panics, the call of
-    /// [`unscale`](GradScaler::unscale) is forgotten, so that the next step can begin with one.
+    /// [`unscale`](GradScaler::unscale) does not count, so that it can be repeated before the next update.
     ///
     /// # Errors
     /// The errors of [`unscale`](GradScaler::unscale) and of `f`.
@@ -256,8 +257,8 @@ impl GradScaler {
     /// Loads a snapshot in place.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if it is not a scaler's; [`Error::InvalidArgument`] for a scale that is not finite and
-    /// above 0, or a count that is not an integer. On error nothing is changed.
+    /// [`Error::StateDict`] if it is not a snapshot of a scaler; [`Error::InvalidArgument`] for a scale that is not
+    /// finite and above 0, or a count that is not an integer. On error nothing is changed.
     pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         self.prepare_load(state)?.commit()
     }
@@ -305,7 +306,7 @@ impl GradScaler {
         if self.scale_tensor().device() == device {
             return Ok(());
         }
-        // A captured step only references the buffers.
+        // A captured step only references the buffers: moving them is not part of it.
         let buffers = [self.scale.buffer(), &self.growth_tracker, &self.found_inf, &self.skipped];
         eager(|| buffers.into_iter().try_for_each(|buffer| move_free(buffer, device)))
     }
@@ -332,8 +333,8 @@ impl GradScaler {
 }
 
 impl ScalerCalls {
-    /// Whether the order of the calls is unknown: calls were in different recordings, or a call at this moment would
-    /// be.
+    /// Whether the order of the calls is unknown: earlier calls were in different recordings, or a call now would be in
+    /// a different recording than they were.
     fn is_order_unknown(&self) -> bool {
         self.is_split || self.recording.is_some_and(|recording| recording != recording_id())
     }

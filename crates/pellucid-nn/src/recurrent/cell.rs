@@ -90,7 +90,7 @@ impl<K: RecurrentKind> RecurrentCell<K> {
         Ok(RecurrentCell { cell: K::CELL, weights, kind: PhantomData })
     }
 
-    /// Sets whether the cell has biases. Biases that are added are drawn as in [`new`](RecurrentCell::new).
+    /// Sets whether the cell has biases. Added biases are initialized as in [`new`](RecurrentCell::new).
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -109,7 +109,7 @@ impl<K: RecurrentKind> RecurrentCell<K> {
         self.weights.hidden(K::CELL)
     }
 
-    /// Returns the next state. By default, the initial state is zero.
+    /// Returns the next state. `None` as the current state means zeros.
     ///
     /// # Errors
     /// The errors of [`ops::rnn`], [`ops::gru`] or [`ops::lstm`].

@@ -1,6 +1,6 @@
 //! The kinds of recurrent cells. [`RecurrentNetwork`](super::RecurrentNetwork) and
-//! [`RecurrentCell`](super::RecurrentCell) are generic over the kind; the code below them is compiled once, for the
-//! value [`CellKind`].
+//! [`RecurrentCell`](super::RecurrentCell) are generic over the kind; the code that they call is compiled once, with
+//! the kind as a value, [`CellKind`].
 
 use pellucid_tensor::ops::{RecurrenceOptions, RecurrentWeights, RnnNonlinearity};
 use pellucid_tensor::{Result, Tensor, ops};

@@ -24,7 +24,7 @@ use crate::call;
 use crate::module::Module;
 use pellucid_tensor::{Result, Tensor};
 
-/// Calls a layer or a cell on x and the given states. Hooks see its output, but not its states.
+/// Calls a layer or a cell on x and the given states. Hooks see the output, but not the states.
 fn call_with_states<R>(
     layer: &impl Module,
     x: &Tensor,

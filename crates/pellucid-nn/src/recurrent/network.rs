@@ -44,7 +44,7 @@ pub struct RecurrentNetwork<K: RecurrentKind> {
 #[doc(alias = "RNN")]
 pub type Rnn = RecurrentNetwork<Elman>;
 
-/// Gated recurrent units (Cho et al. 2014), with the reset gate applied after the product, as in
+/// Gated recurrent units (Cho et al. 2014), with the reset gate applied after the product W_hn·h, as in
 /// [`ops::gru`](pellucid_tensor::ops::gru):
 ///
 /// ```text
@@ -99,7 +99,7 @@ impl Rnn {
 
 impl Lstm {
     /// Sets the width to which the states h are projected (Sak et al. 2014), or `None` for no projection, the default.
-    /// All weights are drawn again.
+    /// All weights are initialized again.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -121,7 +121,8 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
         Ok(RecurrentNetwork { stack: RecurrentStack::new(K::CELL, input, hidden)?, kind: PhantomData })
     }
 
-    /// Sets the number of layers, by default 1; each reads the outputs of the previous one. Added layers are drawn.
+    /// Sets the number of layers, by default 1; each reads the outputs of the previous layer. Added layers are
+    /// initialized randomly.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for zero layers;
@@ -132,7 +133,7 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
         self.changed(|options| options.layers = layers)
     }
 
-    /// Sets whether there are biases. Biases that are added are drawn as in [`new`](RecurrentNetwork::new).
+    /// Sets whether there are biases. Added biases are initialized as in [`new`](RecurrentNetwork::new).
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -158,8 +159,8 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
     }
 
     /// Sets whether each layer also has a reverse direction; default false. Outputs are concatenated along the last
-    /// axis. The weights of the added direction are drawn, and those that read the outputs of both directions are drawn
-    /// again.
+    /// axis. The weights of the added direction are initialized, and weights that read the outputs of both directions
+    /// are initialized again.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -175,7 +176,8 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
         self.try_with_options(options)
     }
 
-    /// Sets all options. Weights whose shapes change are drawn again once, instead of once for each changed option.
+    /// Sets all options. Weights whose shapes change are initialized again only once, even if several options change
+    /// them.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for an option out of its range;
@@ -211,9 +213,9 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
         self.run_sequences(x, state, None)
     }
 
-    /// Runs padded sequences of these lengths, integers `[N]` (see [`pad_sequence`](crate::pad_sequence)). The
-    /// last state of a sequence is the state at its own end, where the reverse direction starts. Outputs after the end
-    /// are 0.
+    /// Runs padded sequences of these lengths, integers `[N]` (see [`pad_sequence`](crate::pad_sequence)). The last
+    /// state of a sequence is the state after its last element, where the reverse direction starts. Outputs for the
+    /// padding are 0.
     ///
     /// # Errors
     /// The errors of [`try_forward_sequence`](RecurrentNetwork::try_forward_sequence); also an error for lengths that

@@ -17,8 +17,8 @@ use pellucid_tensor::{DType, Error, Result, Scalar, Tensor, ops};
 /// ```
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if the sequences differ in other axes; [`Error::DTypeMismatch`] if their dtypes differ;
-/// [`Error::InvalidArgument`] for no sequence, and for a value that the dtype cannot represent.
+/// [`Error::ShapeMismatch`] if the sequences differ in an axis after the first; [`Error::DTypeMismatch`] if their
+/// dtypes differ; [`Error::InvalidArgument`] for no sequence, and for a value that the dtype cannot represent.
 pub fn pad_sequence<T: AsRef<Tensor>>(
     sequences: &[T],
     batch_first: bool,
@@ -28,7 +28,7 @@ pub fn pad_sequence<T: AsRef<Tensor>>(
     pad_all("pad_sequence", &sequences, batch_first, value.into())
 }
 
-/// Computes [`pad_sequence`] for the operation `op`.
+/// Computes [`pad_sequence`]. Errors name the operation `op`.
 fn pad_all(op: &'static str, sequences: &[&Tensor], batch_first: bool, value: Scalar) -> Result<(Tensor, Tensor)> {
     let first = sequences.first().ok_or_else(|| Error::invalid(op, "the list of sequences must not be empty"))?;
     let differs = |t: &&Tensor| t.rank() == 0 || t.shape().get(1..) != first.shape().get(1..);
@@ -84,7 +84,7 @@ pub fn unpad_sequence(padded: &Tensor, lengths: &Tensor, batch_first: bool) -> R
     sequences.collect()
 }
 
-/// Sequences of different lengths that a recurrent layer runs to their own ends
+/// Sequences of different lengths, each of which a recurrent layer runs to its own end
 /// ([`forward_packed`](crate::RecurrentNetwork::try_forward_packed)).
 ///
 /// Unlike PyTorch's type, it stores the padding: kernels run all sequences for T steps and ignore the padding. Apply
@@ -142,8 +142,8 @@ pub fn pack_padded_sequence(x: &Tensor, lengths: &Tensor, batch_first: bool) -> 
     Ok(PackedSequence { padded, lengths: lengths.clone() })
 }
 
-/// Returns packed sequences as one tensor `[T, N, ..]` (or `[N, T, ..]`) that has `value` beyond the length of each
-/// sequence, and their lengths. T is the length of the packed tensor.
+/// Returns packed sequences as one tensor `[T, N, ..]` (or `[N, T, ..]`) that contains `value` beyond the length of
+/// each sequence, and the lengths. T is the length of the packed tensor.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for a value that the dtype cannot represent; [`Error::ShapeMismatch`] if the lengths do

@@ -14,7 +14,7 @@ use pellucid_tensor::{Error, Result, Shape, Tensor, ops};
 /// [`with_options`](crate::RecurrentNetwork::with_options).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RecurrentOptions {
-    /// The number of layers; each reads the outputs of the previous one.
+    /// The number of layers; each reads the outputs of the previous layer.
     pub layers: usize,
     /// Whether there are biases.
     pub bias: bool,
@@ -59,7 +59,7 @@ impl RecurrentStack {
         Ok(RecurrentStack { cell, options, weights, dropout: Dropout::try_new(options.dropout)? })
     }
 
-    /// Returns the stack with other options. Weights that are added or have other shapes are drawn.
+    /// Returns the stack with other options. Weights that are new or change shape are initialized randomly.
     #[track_caller]
     pub(super) fn with_options(self, options: RecurrentOptions) -> Result<RecurrentStack> {
         let (cell, input, hidden, earlier_directions) = (self.cell, self.input(), self.hidden(), self.directions());
@@ -184,7 +184,8 @@ impl RecurrentStack {
         Ok(())
     }
 
-    /// Returns the end of an error text, which names the option if the batch of a state is the other axis of x.
+    /// Returns the end of an error text: it suggests the option `batch_first` if the batch size of a state is the
+    /// length of the other one of the first two axes of x.
     fn layout_help(&self, x: &Tensor, state: &Tensor) -> String {
         let batch_first = self.options.batch_first;
         if x.rank() != 3 || state.rank() != 3 || state.shape()[1] != x.shape()[usize::from(batch_first)] {

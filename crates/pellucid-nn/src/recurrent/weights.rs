@@ -75,7 +75,7 @@ impl LayerWeights {
         [self.weight_hh.shape()[1], self.hidden(cell)]
     }
 
-    /// Returns the weights with or without biases. Biases that are added are drawn.
+    /// Returns the weights with or without biases. Added biases are initialized randomly.
     #[track_caller]
     pub(super) fn with_biases(self, cell: CellKind, bias: bool) -> Result<LayerWeights> {
         let (layer, rows, hidden) = (cell.names().layer, self.weight_ih.shape()[0], self.hidden(cell));

@@ -60,7 +60,8 @@ impl TransformerDecoderLayer {
         })
     }
 
-    /// Sets all options. Weights whose shapes change are drawn again once, instead of once for each changed option.
+    /// Sets all options. Weights whose shapes change are initialized again only once, even if several options change
+    /// them.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for an option out of its range;
@@ -121,7 +122,7 @@ impl TransformerDecoderLayer {
         append_after([cache], || self.decode(target, memory, cache, memory_masks))
     }
 
-    /// Computes [`forward_cached`](Self::forward_cached) in an enclosing [`append_after`].
+    /// Computes [`forward_cached`](Self::forward_cached) for a caller that runs it inside [`append_after`].
     fn decode(
         &self,
         target: &Tensor,

@@ -56,7 +56,8 @@ impl TransformerEncoderLayer {
         })
     }
 
-    /// Sets all options. Weights whose shapes change are drawn again once, instead of once for each changed option.
+    /// Sets all options. Weights whose shapes change are initialized again only once, even if several options change
+    /// them.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for an option out of its range;
@@ -100,7 +101,7 @@ impl TransformerEncoderLayer {
         append_after([cache], || self.decode(x, cache))
     }
 
-    /// Computes [`forward_cached`](Self::forward_cached) in an enclosing [`append_after`].
+    /// Computes [`forward_cached`](Self::forward_cached) for a caller that runs it inside [`append_after`].
     fn decode(&self, x: &Tensor, cache: &KvCache) -> Result<Tensor> {
         call::call_unary(self, x, |x| self.run_sublayers(x, |x| self.self_attn.decode(x, cache)))
     }

@@ -1,4 +1,4 @@
-//! Transformers (Vaswani et al. 2017): encoder and decoder layers, stacks of them, and the entire model.
+//! Transformers (Vaswani et al. 2017): encoder and decoder layers, stacks of layers, and the entire model.
 //!
 //! Sequences are `[N, L, E]`. Parameters have the names of PyTorch's `nn.Transformer..` classes, so their files load
 //! unchanged.
@@ -79,7 +79,8 @@ impl TransformerOptions {
         attention.try_with_options(options)
     }
 
-    /// Sets the options of the two linear layers of a sublayer. For another number of hidden features, they are drawn.
+    /// Sets the options of the two linear layers of a sublayer. If the number of hidden features changes, they are
+    /// initialized again.
     #[track_caller]
     fn linear(&self, [first, second]: [Linear; 2]) -> Result<[Linear; 2]> {
         let (width, hidden) = (first.weight.shape()[1], self.hidden);
@@ -105,12 +106,14 @@ impl TransformerOptions {
     }
 }
 
-/// Implements one method for each option of a transformer module. They call its methods `try_with_options`, which draws
-/// weights whose shapes change, and `each_options`, for options that no weight depends on.
+/// Implements one method for each option of a transformer module. The method of an option that may be invalid or that
+/// changes weights calls `try_with_options`, which initializes weights again whose shapes change; the other methods
+/// call `each_options`.
 macro_rules! transformer_options {
     ($module:ident) => {
         impl $module {
-            /// Sets the number of features between the two linear layers, by default 2048. Both layers are drawn again.
+            /// Sets the number of features between the two linear layers, by default 2048. Both layers are initialized
+            /// again.
             ///
             /// # Errors
             /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -234,7 +237,8 @@ impl Transformer {
         self.encoder.options()
     }
 
-    /// Sets all options. Weights whose shapes change are drawn again once, instead of once for each changed option.
+    /// Sets all options. Weights whose shapes change are initialized again only once, even if several options change
+    /// them.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for an option out of its range;

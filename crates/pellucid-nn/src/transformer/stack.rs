@@ -30,8 +30,8 @@ macro_rules! layer_stack {
                 Ok($stack { layers, norm: None, options: TransformerOptions::default(), width })
             }
 
-            /// Sets all options. Weights whose shapes change are drawn again once, instead of once for each changed
-            /// option.
+            /// Sets all options. Weights whose shapes change are initialized again only once, even if several options
+            /// change them.
             ///
             /// # Errors
             /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) for an option out of its range;

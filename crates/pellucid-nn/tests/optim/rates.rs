@@ -257,7 +257,7 @@ fn a_rate_that_underflows_is_read_as_zero() {
         assert_eq!((group.lr(), group.lr_tensor().item::<f64>() > 0.0), (read, read > 0.0), "{dtype}");
     }
     let rejected = GradScaler::try_new(GradScalerOptions { init_scale: 1e-50, ..Default::default() }).err();
-    assert!(rejected.is_some_and(|error| error.to_string().contains("`init_scale` is 0 in f32")));
+    assert!(rejected.is_some_and(|error| error.to_string().contains("`init_scale` must not underflow in f32")));
 }
 
 /// A rate that one group cannot store changes no group.

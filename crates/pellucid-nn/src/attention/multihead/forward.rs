@@ -21,8 +21,8 @@ pub enum InProj {
 }
 
 impl InProj {
-    /// Draws the projections of queries, keys and values with these widths, uniformly after Glorot & Bengio 2010. Keys
-    /// and values of all heads together have `kv_width` elements.
+    /// Initializes the projections of queries, keys and values with these widths, uniformly after Glorot & Bengio 2010.
+    /// The keys of all heads together have `kv_width` elements, and so have the values.
     #[track_caller]
     pub(super) fn draw(kv_width: usize, [width, kdim, vdim]: [usize; 3]) -> Result<InProj> {
         let weight = |shape: [usize; 2]| call::name_layer(MULTIHEAD_ATTENTION, init::try_xavier_uniform(shape, 1.0));
@@ -32,7 +32,7 @@ impl InProj {
         Ok(InProj::Separate([weight([width, width])?, weight([kv_width, kdim])?, weight([kv_width, vdim])?]))
     }
 
-    /// Returns the number of rows of all projections.
+    /// Returns the total number of rows of the three projections.
     pub(super) fn rows(&self) -> usize {
         match self {
             InProj::Joint(weight) => weight.shape()[0],
@@ -156,7 +156,7 @@ impl MultiheadAttention {
         let lengths = self.projected_widths();
         let into_qkv = |parts: Vec<Tensor>| <[Tensor; 3]>::try_from(parts).expect("split() must return three parts");
         let parts = match &self.in_proj {
-            // The three projections are one matrix product.
+            // One matrix product computes the three projections.
             InProj::Joint(weight) if std::ptr::eq(query, key) && std::ptr::eq(key, value) => {
                 into_qkv(ops::split(&ops::linear(query, weight, self.in_proj_bias.as_deref())?, lengths, -1)?)
             }

@@ -10,7 +10,7 @@ use pellucid_tensor::{
 };
 use std::fmt;
 
-/// The name of recording a step in errors.
+/// The name in errors of the operation that records a step.
 const RECORD: &str = "record_step_graph";
 
 /// A step that [`launch`](GraphExecLike::launch) executes: a recording, or a closure that runs eagerly, as on a device

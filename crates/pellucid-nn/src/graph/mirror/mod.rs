@@ -1,4 +1,4 @@
-//! The names of an earlier framework for recorded training steps over fixed buffers.
+//! Recorded training steps over fixed buffers, under the names of an earlier framework.
 //!
 //! Programs that were written for it find its functions and types here. New programs use
 //! [`GraphTrainer`], [`TrainingStep`](super::TrainingStep) and [`InferenceModel`](super::InferenceModel), which read a

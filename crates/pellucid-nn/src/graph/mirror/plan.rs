@@ -17,7 +17,7 @@ use pellucid_tensor::{DType, Device, Error, Result, Shape, Tensor, enable_grad, 
 pub const DEFAULT_MAX_SCRATCH: usize = 8 << 20;
 
 /// A buffer that a step may need. A recording stores it in its arena, shares its memory with others, or keeps its
-/// values inside a fused kernel; [`Captured::plan`](pellucid_tensor::Captured::plan) tells where.
+/// values inside a fused kernel; [`Captured::plan`](pellucid_tensor::Captured::plan) shows which of these applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buf {
     /// The shape.
@@ -40,7 +40,7 @@ impl Buf {
 /// The buffers of one layer.
 #[derive(Clone, Debug)]
 pub struct PerLayerBufs {
-    /// The index and the name of the layer's type: `L0:Linear`.
+    /// The index of the layer and the name of its type: `L0:Linear`.
     pub name: String,
     /// The output.
     pub y: Buf,
@@ -176,9 +176,9 @@ impl CapturePlan {
     }
 }
 
-/// Returns the plan of a step with this model for inputs of this shape and of the model's
-/// [input dtype](Layer::input_dtype). `None` means the softmax cross-entropy, and 8 MiB of scratch for a matrix
-/// product.
+/// Returns the plan of a step with this model for inputs of this shape and of the model's [input
+/// dtype](Layer::input_dtype). `None` means the softmax cross-entropy for `loss`, and 8 MiB for `lt_bytes`, the scratch
+/// memory of a matrix product.
 ///
 /// The model is traced: no kernel runs, and only layers that learn their widths from their first input change.
 ///
@@ -260,7 +260,7 @@ pub fn collect_params_from_plan(
     Ok(planned.map(|(_, parameter, gradient)| (parameter.clone(), gradient, parameter.rank() <= 1)).collect())
 }
 
-/// Returns the names of the model's parameters that have a gradient buffer in the plan, the parameters and the buffers.
+/// Returns the model's parameters that have a gradient buffer in the plan: the name, the parameter and its buffer.
 fn named_gradients(model: &(impl Module + ?Sized), plan: &CapturePlan) -> Result<Vec<(String, Parameter, Tensor)>> {
     let mut planned = Vec::new();
     for (name, parameter) in model.try_named_parameters()? {

@@ -17,12 +17,12 @@ pub enum GradKind {
 /// Returns the factor that converts a loss's gradients to means over the batch, and their kind: (1/B, Sum) or
 /// (1, Mean), where B is the length of x's first axis.
 ///
-/// The model computes the logits of x once, in evaluation mode. The loss's gradient of that batch is compared with its
-/// gradient of the batch concatenated with itself: the contribution of a sample doubles for a sum, and does not change
-/// for a mean. The result is logged as an `INFO` event of `tracing`.
+/// The model computes the logits of x once, in evaluation mode. The gradient of the loss of this batch is compared with
+/// the gradient of the loss of the batch concatenated with itself: the contribution of a sample doubles for a sum, and
+/// does not change for a mean. The result is logged as an `INFO` event of `tracing`.
 ///
 /// Gradients, parameters and statistics are unchanged afterwards. Only layers that learn their widths from their first
-/// input change, and those that write their state in evaluation mode too, such as an embedding with `max_norm`.
+/// input change, and layers that write their state in evaluation mode too, such as an embedding with `max_norm`.
 ///
 /// ```
 /// use pellucid::nn::Linear;

@@ -38,7 +38,7 @@ impl Factor for LinearLr {
 pub struct PolynomialLr {
     /// The number T of epochs, above 0; default 5.
     pub total_iters: usize,
-    /// The power; default 1.
+    /// The exponent; default 1.
     pub power: f64,
 }
 
@@ -67,7 +67,7 @@ pub struct CosineAnnealingLr {
 }
 
 impl CosineAnnealingLr {
-    /// Creates an annealing to 0 over `t_max` epochs.
+    /// Creates a schedule that anneals the rate to 0 over `t_max` epochs.
     pub fn new(t_max: usize) -> CosineAnnealingLr {
         CosineAnnealingLr { t_max, eta_min: 0.0 }
     }
@@ -127,7 +127,8 @@ pub struct CosineWithWarmupLr {
 }
 
 impl CosineWithWarmupLr {
-    /// Creates a warm-up of `warmup_steps` steps, and an annealing to 0 in step `total_steps`.
+    /// Creates a schedule with a warm-up of `warmup_steps` steps, and annealing to 0, which is reached in step
+    /// `total_steps`.
     pub fn new(warmup_steps: usize, total_steps: usize) -> CosineWithWarmupLr {
         CosineWithWarmupLr { warmup_steps, total_steps, eta_min: 0.0 }
     }
@@ -176,7 +177,7 @@ pub struct CosineAnnealingWarmRestarts {
 }
 
 impl CosineAnnealingWarmRestarts {
-    /// Creates an annealing to 0 that restarts every `t_0` epochs.
+    /// Creates a schedule that anneals the rate to 0 and restarts every `t_0` epochs.
     pub fn new(t_0: usize) -> CosineAnnealingWarmRestarts {
         CosineAnnealingWarmRestarts { t_0, t_mult: 1, eta_min: 0.0 }
     }

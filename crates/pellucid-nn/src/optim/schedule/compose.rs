@@ -13,7 +13,7 @@ pub struct SequentialLr {
 }
 
 impl SequentialLr {
-    /// Creates a sequence that begins with this schedule; [`SequentialLr::then`] adds the later ones.
+    /// Creates a sequence that begins with this schedule; [`SequentialLr::then`] adds later schedules.
     pub fn new(first: impl Schedule + 'static) -> SequentialLr {
         SequentialLr { first: Box::new(first), others: Vec::new() }
     }
@@ -94,7 +94,7 @@ impl Schedule for SequentialLr {
     }
 }
 
-/// Several schedules combined: each changes the rate that the previous ones returned.
+/// Several schedules combined: each changes the rate that the previous schedule returned.
 #[derive(Debug)]
 pub struct ChainedScheduler(Vec<Box<dyn Schedule>>);
 

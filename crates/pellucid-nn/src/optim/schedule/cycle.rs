@@ -1,4 +1,4 @@
-//! Cyclical schedules, which change the momentum inversely.
+//! Cyclical schedules, which lower the momentum while the rate rises and raise it while the rate falls.
 
 use super::checked_option::{CheckedOption, name_and_check};
 use super::{PerGroup, Schedule, SchedulePoint};
@@ -45,9 +45,9 @@ pub struct OneCycleLr {
     pub base_momentum: f64,
     /// The highest momentum; default 0.95.
     pub max_momentum: f64,
-    /// The ratio of the highest and the initial rate; default 25.
+    /// The ratio of the highest to the initial rate; default 25.
     pub div_factor: f64,
-    /// The ratio of the initial and the final rate; default 10000.
+    /// The ratio of the initial to the final rate; default 10000.
     pub final_div_factor: f64,
     /// Whether to return to the initial rate in as many epochs as the rate rises, and then to the final rate; default
     /// false.
@@ -120,7 +120,7 @@ impl Schedule for OneCycleLr {
     }
 }
 
-/// The scale of the height of a cycle, by the number of the cycle or by the epoch.
+/// The change of the height of cycles, as a function of the cycle or of the epoch.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum CyclicMode {
     /// All cycles have the same height.
@@ -183,7 +183,8 @@ impl CyclicLr {
         }
     }
 
-    /// Returns the relative height in an epoch, in [0, 1].
+    /// Returns the height in an epoch, as a fraction of the difference between the highest and the lowest rate; the
+    /// mode may scale it to values above 1.
     fn height(&self, epoch: usize) -> f64 {
         let up = self.step_size_up as f64;
         let total = up + self.step_size_down.unwrap_or(self.step_size_up) as f64;

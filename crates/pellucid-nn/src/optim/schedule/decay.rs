@@ -65,7 +65,7 @@ impl Schedule for MultiplicativeLr {
     }
 }
 
-/// Step decay: a factor γ every `step_size` epochs.
+/// Step decay: multiplies the rate by γ every `step_size` epochs.
 #[doc(alias = "StepLR")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepLr {
@@ -76,7 +76,7 @@ pub struct StepLr {
 }
 
 impl StepLr {
-    /// Creates a decay every `step_size` epochs.
+    /// Creates a schedule that decays the rate every `step_size` epochs.
     pub fn new(step_size: usize) -> StepLr {
         StepLr { step_size, gamma: 0.1 }
     }
@@ -88,7 +88,7 @@ impl Factor for StepLr {
     }
 }
 
-/// Step decay at milestones: a factor γ at each; a milestone that is listed twice counts twice.
+/// Step decay at milestones: multiplies the rate by γ at each milestone. A milestone that is listed twice counts twice.
 #[doc(alias = "MultiStepLR")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct MultiStepLr {
@@ -99,7 +99,7 @@ pub struct MultiStepLr {
 }
 
 impl MultiStepLr {
-    /// Creates a decay at each of these epochs.
+    /// Creates a schedule that decays the rate at each of these epochs.
     pub fn new(milestones: Vec<usize>) -> MultiStepLr {
         MultiStepLr { milestones, gamma: 0.1 }
     }
@@ -111,7 +111,7 @@ impl Factor for MultiStepLr {
     }
 }
 
-/// Exponential decay: a factor γ in every epoch.
+/// Exponential decay: multiplies the rate by γ in every epoch.
 #[doc(alias = "ExponentialLR")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExponentialLr {
@@ -120,7 +120,7 @@ pub struct ExponentialLr {
 }
 
 impl ExponentialLr {
-    /// Creates a decay by this factor in every epoch.
+    /// Creates a schedule that multiplies the rate by this factor in every epoch.
     pub fn new(gamma: f64) -> ExponentialLr {
         ExponentialLr { gamma }
     }
@@ -163,7 +163,7 @@ pub struct WarmupLr {
 }
 
 impl WarmupLr {
-    /// Creates a warm-up of this number of epochs.
+    /// Creates a schedule with a warm-up of `warmup_steps` epochs.
     pub fn new(warmup_steps: usize) -> WarmupLr {
         WarmupLr { warmup_steps }
     }

@@ -2,8 +2,8 @@
 
 use super::SchedulePoint;
 
-/// A schedule η(t) = η_min + (η₀ − η_min)·f(t), where η₀ is the initial rate. Both methods of
-/// [`Schedule`](super::Schedule) follow from the factor f.
+/// A schedule η(t) = η_min + (η₀ − η_min)·f(t), where η₀ is the initial rate. `rate` and `chained` of
+/// [`Schedule`](super::Schedule) are computed from the factor f.
 pub(super) trait Factor {
     /// Returns f(t) in epoch t.
     fn factor(&self, epoch: usize) -> f64;
@@ -23,14 +23,15 @@ pub(super) trait Factor {
         let (now, low) = (self.factor(point.epoch), self.eta_min());
         match point.epoch.checked_sub(1).map_or(1.0, |before| self.factor(before)) {
             before if before == now => point.lr,
-            // The rate rises from η_min, where the quotient would be infinite.
+            // f(t − 1) is 0, so the quotient would be infinite; the rate rises from η_min.
             0.0 => point.lr + (point.base - low) * now,
             before => low + (point.lr - low) * (now / before),
         }
     }
 }
 
-/// Implements [`Schedule`](super::Schedule) for types that are a [`Factor`]. `name_and_check!` has the checks.
+/// Implements [`Schedule`](super::Schedule) for types that implement [`Factor`]. `name_and_check!` implements the
+/// checks of the options.
 macro_rules! factor_schedules {
     ($($schedule:ident { $($check:tt)+ })+) => {$(
         impl $crate::optim::schedule::Schedule for $schedule {

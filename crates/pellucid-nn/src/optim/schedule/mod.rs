@@ -2,8 +2,8 @@
 //!
 //! A [`Schedule`] computes learning rates as a function of the epoch (or of the step, if it advances in every step). A
 //! [`Scheduler`] advances the epoch and sets the rates of all groups of an optimizer, each from its own initial rate.
-//! Rates are host numbers that are written into the optimizer's 0-d tensors: advance between the launches of a captured
-//! step, not in it.
+//! Rates are host numbers that are written into the optimizer's 0-d tensors: advance a scheduler between the launches
+//! of a captured step, not inside it.
 //!
 //! ```
 //! use pellucid::nn::optim::schedule::{CosineAnnealingLr, LinearLr, Scheduler, SequentialLr};
@@ -56,7 +56,7 @@ pub use scheduler::Scheduler;
 pub struct SchedulePoint {
     /// The epoch that starts, counted from 0.
     pub epoch: usize,
-    /// The group.
+    /// The index of the group.
     pub group: usize,
     /// The group's initial learning rate.
     pub base: f64,
@@ -74,7 +74,7 @@ pub trait Schedule: Send + Sync {
     /// Returns the learning rate of epoch `point.epoch`, if possible from the epoch and the initial rate alone.
     fn rate(&self, point: SchedulePoint) -> f64;
 
-    /// Returns the learning rate of epoch `point.epoch` if other schedules have changed the previous rate, too, as in a
+    /// Returns the learning rate of epoch `point.epoch` if other schedules have also changed the previous rate, as in a
     /// [`ChainedScheduler`]. A multiplicative schedule multiplies `point.lr`.
     fn chained(&self, point: SchedulePoint) -> f64 {
         self.rate(point)
@@ -85,7 +85,8 @@ pub trait Schedule: Send + Sync {
         self.rate(point)
     }
 
-    /// Returns a group's initial learning rate, for schedules that define their own.
+    /// Returns a group's initial learning rate: by default `lr`, the optimizer's own. Some schedules define another
+    /// rate.
     fn base(&self, _group: usize, lr: f64) -> f64 {
         lr
     }

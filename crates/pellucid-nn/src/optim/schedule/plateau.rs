@@ -56,15 +56,15 @@ options! {
         goal: Goal = Goal::Minimize;
         /// The factor of a reduction, below 1.
         factor: f64 = 0.1 => FRACTION;
-        /// The number of consecutive measurements without improvement before a reduction.
+        /// The number of consecutive measurements without improvement that are tolerated; one more causes a reduction.
         patience: usize = 10;
         /// The smallest improvement.
         threshold: ThresholdMode = ThresholdMode::Relative(1e-4);
-        /// The number of measurements after a reduction that are ignored.
+        /// The number of measurements after a reduction that do not count as measurements without improvement.
         cooldown: usize = 0;
         /// The lowest rate.
         min_lr: PerGroup = PerGroup::All(0.0);
-        /// The smallest reduction; smaller ones are omitted.
+        /// The smallest change of a rate; smaller reductions are omitted.
         eps: f64 = 1e-8 => NONNEGATIVE;
     }
 }
@@ -95,7 +95,8 @@ pub struct ReduceLrOnPlateau {
     progress: Restorable<PlateauProgress>,
 }
 
-/// The best measurement, the number of consecutive measurements without improvement, and the number still to ignore.
+/// The best measurement, the number of consecutive measurements without improvement, and the number of remaining
+/// measurements of the cooldown.
 #[derive(Clone, Copy, Debug)]
 struct PlateauProgress {
     best: f64,
@@ -215,7 +216,7 @@ impl Stateful for ReduceLrOnPlateau {
         let load = StateLoad::new(&self.progress.get().values(), state)?;
         let best = state["best"].try_item::<f64>()?;
         if best.is_nan() {
-            return Err(Error::invalid(OP, "best must be a number, got NaN"));
+            return Err(Error::invalid(OP, "`best` in the state dict must not be NaN"));
         }
         let (bad, cooling) = (whole_number(OP, state, "bad")?, whole_number(OP, state, "cooling")?);
         Ok(load.then(move || {

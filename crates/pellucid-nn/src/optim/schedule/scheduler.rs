@@ -95,9 +95,9 @@ impl<S: Schedule> Scheduler<S> {
         self.advance_to(epoch, Schedule::rate)
     }
 
-    /// Moves to any epoch. The rates equal the rates after as many calls of [`Scheduler::step`], unless the schedule
-    /// depends on the previous rate ([`MultiplicativeLr`](super::MultiplicativeLr), [`SwaLr`](super::SwaLr),
-    /// [`ChainedScheduler`](super::ChainedScheduler)).
+    /// Moves to any epoch. The rates equal the rates after `epoch` calls of [`Scheduler::step`] on a new scheduler,
+    /// unless the schedule depends on the previous rate ([`MultiplicativeLr`](super::MultiplicativeLr),
+    /// [`SwaLr`](super::SwaLr), [`ChainedScheduler`](super::ChainedScheduler)).
     ///
     /// # Errors
     /// The errors of [`Scheduler::try_step`].
@@ -140,7 +140,7 @@ impl<S: Schedule> Scheduler<S> {
         format!("{KIND}{}", self.schedule.name())
     }
 
-    /// Checks a snapshot. One without an entry for the schedule fits every schedule.
+    /// Checks a snapshot. A snapshot without an entry for the schedule is accepted for every schedule.
     fn prepare(&self, state: &StateDict) -> Result<StateLoad<'_>> {
         let (kinds, state): (StateDict, StateDict) = state
             .iter()
@@ -149,7 +149,7 @@ impl<S: Schedule> Scheduler<S> {
         let kind = self.kind();
         if let Some(saved) = kinds.into_keys().find(|saved| *saved != kind) {
             let reason = format!(
-                "the state belongs to the schedule {}, but this one is {}; use the schedule that was saved, or remove the \
+                "the state belongs to a {}, but this scheduler has a {}; use the schedule that was saved, or remove the \
                  entry `{saved}`",
                 saved.trim_start_matches(KIND),
                 self.schedule.name()
@@ -163,9 +163,9 @@ impl<S: Schedule> Scheduler<S> {
     /// created, since `new` sets the rates of epoch 0. [`Scheduler::resume`] works in any order.
     ///
     /// # Errors
-    /// [`Error::StateDict`] if it is not from a scheduler with as many groups; [`Error::InvalidArgument`] if it is from
-    /// one with another type of schedule, the epoch is not an integer, or a rate is negative or not finite. On error
-    /// nothing is changed.
+    /// [`Error::StateDict`] if the snapshot is not from a scheduler with the same number of groups;
+    /// [`Error::InvalidArgument`] if its scheduler had another type of schedule, the epoch is not an integer, or a rate
+    /// is negative or not finite. On error nothing is changed.
     pub fn load_state_dict(&self, state: &StateDict) -> Result<()> {
         self.prepare(state)?.commit()
     }
