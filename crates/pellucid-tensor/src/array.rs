@@ -187,15 +187,15 @@ impl Array {
         self.layout.overlap(self.dtype.size(), &other.layout, other.dtype.size())
     }
 
-    /// Returns true if this is the only handle to the storage and no elements are repeated, so the storage may be
+    /// Returns true if this is the only handle to the storage and the layout repeats no element, so the storage may be
     /// overwritten.
     #[inline]
     pub(crate) fn is_unique(&self) -> bool {
         Arc::strong_count(&self.storage) == 1 && !self.layout.may_repeat()
     }
 
-    /// Returns true if the array is the only handle to its storage, no kernel has written it, and no recorded kernel
-    /// writes it.
+    /// Returns true if the array is the only handle to its storage, no kernel has written the storage, and no recorded
+    /// kernel will write it.
     #[inline]
     pub(crate) fn is_new(&self) -> bool {
         let storage: &Storage = &self.storage;
@@ -220,7 +220,7 @@ impl Array {
             Some(layout) => Ok(self.view(layout)),
             None => {
                 let help = if self.shape().rank() > shape.rank() {
-                    "the target must have at least as many axes; use reshape(), or index or reduce an axis"
+                    "the target shape must have at least as many axes; use reshape(), or index or reduce an axis"
                 } else {
                     "with shapes aligned at the last axis, each length must be 1 or equal to the target's; use \
                      reshape() or unsqueeze()"

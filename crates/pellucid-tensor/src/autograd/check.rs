@@ -36,7 +36,7 @@ impl Default for GradCheckOptions {
 ///
 /// # Errors
 /// [`Error::GradCheck`] names the first entry that differs; [`Error::InvalidArgument`] if no input requires a gradient;
-/// [`Error::DTypeMismatch`] for one that is not `f64`; the errors of `f`.
+/// [`Error::DTypeMismatch`] if an input that requires a gradient is not `f64`; the errors of `f`.
 pub fn gradcheck(
     f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>,
     inputs: &[&Tensor],

@@ -25,7 +25,7 @@ use std::sync::{Arc, Weak};
 ///
 /// f may use captured leaves, such as a layer's parameters, if they are among the inputs: every tensor through which
 /// gradients flow must be an input. f runs once in the forward pass and once in every backward pass of its results, and
-/// must compute the same each time. Derivatives of every order are supported.
+/// must compute the same values in every run. Derivatives of every order are supported.
 ///
 /// ```
 /// use pellucid::{checkpoint, Tensor};
@@ -82,7 +82,7 @@ impl InputRole {
     }
 }
 
-/// The operation Fₖ, whose inputs are the inputs of f followed by the incoming gradients of F₀, F₁, ..
+/// The operation Fₖ, whose inputs are the inputs of f followed by the incoming gradients of F₀ to Fₖ₋₁.
 struct Recomputation {
     f: Arc<CheckpointedFn>,
     /// The thread's random generator in the forward pass.
@@ -90,7 +90,7 @@ struct Recomputation {
     /// The states of the generator before the first run of f, on all devices on which f draws random numbers.
     initial_states: StateRecord,
     roles: Vec<InputRole>,
-    /// The number of inputs of each of F₀, F₁, .. Fₖ.
+    /// The numbers of inputs of F₀ to Fₖ.
     input_counts: Vec<usize>,
 }
 
@@ -99,7 +99,7 @@ impl Recomputation {
         self.input_counts.len() - 1
     }
 
-    /// Returns true if input i has a gradient. Incoming gradients have one.
+    /// Returns true if Fₖ₊₁ computes a gradient for input i of Fₖ. It does so for every incoming gradient.
     fn is_tracked(&self, i: usize) -> bool {
         !matches!(self.roles.get(i), Some(InputRole::Untracked))
     }

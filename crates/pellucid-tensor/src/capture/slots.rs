@@ -35,7 +35,7 @@ impl SlotOrigin {
 /// An in-place write to a tensor outside the step.
 pub(super) struct StateWrite {
     pub(super) storage: StorageId,
-    /// The index of the kernel in the recording.
+    /// The index of the launch in the plan before all passes.
     pub(super) launch: usize,
     /// The range of bytes that contains all written elements.
     pub(super) bytes: Range<isize>,
@@ -83,14 +83,14 @@ impl NumberedPlan {
 
 /// The accesses of a recording to its inputs and to tensors from outside.
 pub(super) struct RecordedAccesses {
-    /// The last kernel that reads each input. The outputs of the step are read after the last kernel.
+    /// The last launch that reads each input. The outputs of the step count as read after the last launch.
     pub(super) last_reads: Vec<Option<usize>>,
     /// The writes to tensors from outside, in order.
     pub(super) writes: Vec<StateWrite>,
 }
 
 impl RecordedAccesses {
-    /// Returns an error if the step writes into an input.
+    /// Collects the accesses of a plan. Returns an error if the step writes into an input.
     pub(super) fn from_plan(
         plan: &Plan,
         origins: &[SlotOrigin],
@@ -187,9 +187,9 @@ fn input_written_error(input: usize, shape: &Shape) -> Error {
     Error::invalid("capture", reason)
 }
 
-/// Returns the device on which the kernels of a recording run. Of the devices of kernels that have inputs and whose
-/// results are not constants, it is the first GPU, otherwise the first device. For a step of constants alone, it is the
-/// first GPU of its outputs.
+/// Returns the device on which the kernels of a recording run. Only kernels that have inputs, and whose results are not
+/// constants, determine it: it is the first GPU among their devices, or the first device if none is a GPU. For a step
+/// of constants alone, it is the first GPU among the devices of its outputs.
 fn device_of(recording: &Recording, outputs: &[Array]) -> Option<Device> {
     let mut kernels = recording.kernels.iter().filter(|k| !k.inputs.is_empty() && !k.is_host_constant);
     let device = |k: &RecordedKernel| k.outputs[0].device();
@@ -217,7 +217,7 @@ struct SlotNumbering<'a> {
 }
 
 impl SlotNumbering<'_> {
-    /// Returns the device of all arrays of the step.
+    /// Returns the device of all arrays of the step; the CPU if there are no arrays.
     fn device(&self) -> Result<Device> {
         match self.devices[..] {
             [] => Ok(Device::cpu()),

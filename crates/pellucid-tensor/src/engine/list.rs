@@ -240,8 +240,8 @@ impl DeferredList {
     }
 }
 
-/// Resolves the outputs of kernels of a list that never run. A storage with memory keeps its values, except for the
-/// result of a call some of whose kernels have run. A storage without memory never gets values.
+/// Ends the pending state of the outputs of kernels that will never run. A storage with memory keeps its values, unless
+/// it is the result of a call of which some kernels have run. A storage without memory never gets values.
 fn end_pending(list: u64, kernels: &[RecordedKernel]) {
     for (out, &is_result) in kernels.iter().flat_map(|kernel| kernel.outputs.iter().zip(&kernel.results)) {
         let storage = out.storage();
@@ -357,7 +357,7 @@ pub fn flush() -> Result<()> {
 }
 
 impl Device {
-    /// Runs the deferred kernels on the device and waits for all its kernels.
+    /// Runs the kernels that this thread has deferred on the device, and waits for all kernels of the device.
     ///
     /// # Errors
     /// The error of a deferred kernel that failed; the loss of the device.
@@ -374,7 +374,7 @@ pub(crate) fn flush_unreported() {
     current.iter().chain(lists.iter().map(|(_, list)| list)).for_each(|list| list.flush_unreported());
 }
 
-/// Returns the unreported error of a deferred kernel on a device.
+/// Returns the unreported error of a deferred kernel on a device as an `Err`, and marks it as reported.
 pub(super) fn report(device: Device) -> Result<()> {
     take_unreported(device).map_or(Ok(()), Err)
 }
@@ -515,7 +515,7 @@ impl Drop for DeferredGuard {
 
 /// Runs `f` with every operation deferred. The kernels are collected. They run when a value is read, at the end of an
 /// optimizer step, when the list is long, and at the end of `f`. They run as a plan with the passes of captured steps,
-/// which fuse kernels and skip those whose results cannot be read. The plan is compiled once for every structure of a
+/// which fuse kernels and skip those whose results cannot be read. The plan is optimized once for every structure of a
 /// list. The results are bit-identical to eager mode.
 ///
 /// Devices whose launches cost more than small kernels defer all kernels, without `lazy`.
@@ -532,8 +532,8 @@ impl Drop for DeferredGuard {
 /// assert_eq!(y.item::<f32>(), 14.0);
 /// ```
 ///
-/// The error of a kernel that fails at the end of `f`, for example by an index out of bounds, is returned by the next
-/// read or [`flush`] of this thread. A result of the kernel, and of later ones, has no values.
+/// If a kernel fails at the end of `f`, for example because of an index out of bounds, the next read or [`flush`] of
+/// this thread returns its error. The results of the failed kernel and of later kernels have no values.
 ///
 /// ```
 /// use pellucid::{lazy, ops, Error, Tensor};

@@ -80,7 +80,7 @@ const MAX_BROADCAST_SIZE: u64 = 1 << 34;
 #[cold]
 fn check_broadcast_size(kernel: &Kernel, array: &Array, outputs: &[&Array]) -> Result<()> {
     let (shape, size) = (array.shape(), array.shape().size());
-    // An output as large as the view fails with a better error when it is allocated. A kernel that indexes its input
+    // The allocation of an output as large as the view fails with a more helpful error. A kernel that indexes its input
     // visits only the selected elements.
     let selects = matches!(kernel.index(), Some((_, IndexedOperand::Input)));
     let limited = selects || outputs.iter().any(|out| out.shape().size() >= size);
@@ -363,7 +363,7 @@ fn bump_versions(outputs: &[&Array]) {
 ///
 /// # Errors
 /// [`Error::ReadInCapture`] while a step is captured; [`Error::Poisoned`] for a tensor that was created in a captured
-/// step; [`Error::NotComputed`] for a tensor whose kernel follows a failed kernel.
+/// step; [`Error::NotComputed`] for a tensor whose kernel has failed or follows a failed kernel.
 #[track_caller]
 pub(crate) fn ensure_readable(op: &'static str, array: &Array) -> Result<()> {
     check_readable(

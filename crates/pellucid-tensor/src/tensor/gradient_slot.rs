@@ -197,7 +197,8 @@ pub(crate) fn collect_recorded_slots<R>(entries: EntryGradients, f: impl FnOnce(
     (result, recorded.used)
 }
 
-/// Returns the gradient of a slot in the step that this thread records, if any. The slot then counts as used.
+/// Returns the gradient of a slot in the step that this thread records, and marks the slot as used. Returns `None` if
+/// the thread records no step.
 fn recorded_gradient(slot: &Arc<GradientSlot>, clears: bool) -> Option<SlotGradient> {
     RECORDED.with_borrow_mut(|recorded| {
         let RecordedSlots { used, entries } = recorded.as_mut()?;

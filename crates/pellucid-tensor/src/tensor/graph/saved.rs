@@ -40,7 +40,7 @@ impl SaveRequest {
 }
 
 impl SaveForBackward<'_> {
-    /// Returns true if a backward pass is possible. Otherwise saving has no effect.
+    /// Returns true if the operation is recorded, so that a backward pass is possible. Otherwise saving has no effect.
     pub fn any(&self) -> bool {
         !self.edges.is_empty()
     }
