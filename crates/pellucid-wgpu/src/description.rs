@@ -52,7 +52,7 @@ pub(crate) fn check_scalars(kernel: &Kernel, description: &KernelDescription) ->
     if required <= passed {
         return Ok(());
     }
-    let reason = format!("the programs of the kernel read {required} run-time parameters, got {passed}");
+    let reason = format!("the programs of the kernel read {required} run-time parameters, but the kernel has {passed}");
     Err(Error::invalid(kernel.name(), reason))
 }
 

@@ -5,10 +5,10 @@
 //! and once for the outputs. A reduction then combines the results of the [invocations](crate::shader::workgroup).
 //! Values of elements are recomputed in every pass.
 //!
-//! A long row is divided into parts, whose number depends on its length alone. A workgroup then computes one part, and
-//! every pass is a dispatch of its own: one for each level of reductions, which stores a partial result of each part,
-//! and one each for the outputs per element and the outputs per row. Each workgroup begins with the combination of the
-//! partial results of earlier levels.
+//! A long row is divided into parts. Their number depends only on the length of the row and on the program. A workgroup
+//! then computes one part, and every pass is a dispatch of its own: one for each level of reductions, which stores a
+//! partial result of each part, and one each for the outputs per element and the outputs per row. Each workgroup begins
+//! with the combination of the partial results of earlier levels.
 
 use super::GpuFamily;
 use super::shared::axes::axes_space;

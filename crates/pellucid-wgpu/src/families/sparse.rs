@@ -11,7 +11,7 @@ use crate::shader::{CollectLines, MergedAxes, ParameterSlot, ShaderBuilder, Wgsl
 use pellucid_ir::Result;
 use pellucid_ir::kernel::SparseProduct;
 
-/// The number of terms of a row that a dispatch adds: the size of the largest group.
+/// The maximum number of terms of a row that a dispatch adds: the size of the largest group.
 const CHUNK: usize = SparseProduct::LARGEST_GROUP;
 
 impl GpuFamily for SparseProduct {

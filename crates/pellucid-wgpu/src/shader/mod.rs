@@ -318,7 +318,7 @@ fn called_functions(source: &str) -> impl Iterator<Item = &str> {
 /// The expression that rounds `x` to half precision by an instruction of the adapter.
 pub(crate) const ROUND_F16: &str = "f32(f16(x))";
 
-/// Returns the source code of the function `name` if some adapters have an instruction for it.
+/// Returns the source code of a function for which some adapters have an instruction, or `None` for any other name.
 fn adapter_function(name: &str, features: ShaderFeatures) -> Option<String> {
     let from_f32 = format!("pack2x16float(vec2<f32>({ROUND_F16}, 0.0))");
     let (signature, is_native, native, portable) = match name {

@@ -64,7 +64,7 @@ impl StepArray {
         self.load_at(shader, "row", "column")
     }
 
-    /// Adds the lines that load the element at a row and a column.
+    /// Adds the lines that load the element at the given row and column.
     pub(super) fn load_at(&self, shader: &mut ShaderBuilder, row: &str, column: &str) -> String {
         let offset = self.offset(shader, row, column);
         self.elements.define(shader, &offset)
@@ -106,7 +106,7 @@ impl SequenceLengths {
     }
 }
 
-/// Runs `$active` for a sequence that has this time step, otherwise `$inactive`.
+/// Runs `$change_state` for a sequence that has this time step, otherwise `$keep_state`.
 const IF_ACTIVE: &str = "
     if ($is_active) {
         $change_state
@@ -127,7 +127,7 @@ pub(super) fn if_active(
     shader.template(IF_ACTIVE, values![is_active, change_state, keep_state]);
 }
 
-/// The two factors of a part of the product, with their times, and the length of k.
+/// The two factors of one term of the sum of products. The left factor may depend on a time.
 pub(super) struct StepFactors<'a> {
     pub(super) left: (TiledArray<'a>, Option<TimeIndex>),
     pub(super) right: TiledArray<'a>,
@@ -146,8 +146,8 @@ pub(super) struct StepShader {
 }
 
 impl StepShader {
-    /// Begins a shader of the operation `op` with the sum of products of factors, `[rows, columns]`. `reads` are the
-    /// other arrays that the epilogue reads, `writes` those that it writes.
+    /// Begins a shader of the operation `op` with the sum of products of factors, `[rows, columns]`. `reads` and
+    /// `writes` are the other arrays that the epilogue reads and writes.
     pub(super) fn new(
         op: &'static str,
         [rows, columns]: [usize; 2],
