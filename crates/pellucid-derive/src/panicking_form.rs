@@ -87,7 +87,7 @@ fn text(attribute: &Attribute) -> Option<String> {
     match &attribute.meta {
         Meta::NameValue(pair) => match &pair.value {
             Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => Some(text.value()),
-            // `#[doc = concat!(..)]`.
+            // The text of `#[doc = concat!(..)]` is not known here.
             _ => Some(String::new()),
         },
         _ => None,

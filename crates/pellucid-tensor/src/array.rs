@@ -16,7 +16,8 @@ pub struct Array {
     storage: Arc<Storage>,
     layout: Layout,
     dtype: DType,
-    /// Whether a device was chosen for the array, or for an operand of the operation that computed it.
+    /// Whether the array must stay on its device, because a device was chosen for it or for an operand from which it
+    /// was computed.
     is_pinned: AtomicBool,
     device: Device,
 }

@@ -78,7 +78,7 @@ impl Registry {
         driver.ok_or_else(|| unavailable(name, "this build has no GPU backend; the feature `wgpu` adds one"))
     }
 
-    /// Lists the valid device names for an error message.
+    /// Lists the backends of this build for an error message.
     fn describe_drivers(&self) -> String {
         let names = self.drivers().map(|driver| format!(", `{}`", driver.name())).collect::<String>();
         let has_gpu = self.drivers().any(|driver| driver.kind() == DeviceKind::Gpu);

@@ -202,7 +202,7 @@ impl PrintedElements {
         let shape = tensor.shape().to_vec();
         let edge = style.options.edgeitems;
         let (edges, is_summarized) = (edge.saturating_mul(2), must_summarize(&shape, style.options.threshold));
-        // The printed indices of every axis; `None` represents the omitted ones.
+        // The printed indices of every axis; `None` stands for the omitted indices.
         let list = |&len: &usize| -> Vec<Option<usize>> {
             if is_summarized && len > edges {
                 (0..edge).map(Some).chain([None]).chain((len - edge..len).map(Some)).collect()

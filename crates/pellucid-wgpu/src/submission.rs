@@ -38,7 +38,7 @@ pub(crate) struct ReadyDispatch {
     pub(crate) offset: u32,
     /// The index of the bind group of the operands.
     pub(crate) operand_group: usize,
-    /// The number of workgroups along both axes.
+    /// The numbers of workgroups along the first and the second axis.
     pub(crate) groups: [u32; 2],
 }
 

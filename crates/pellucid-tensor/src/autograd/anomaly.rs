@@ -54,7 +54,7 @@ impl Drop for AnomalyMode {
     }
 }
 
-/// Guard for a method call in anomaly mode.
+/// Guard of the outermost method call in progress, in anomaly mode. The call ends when the guard is dropped.
 #[derive(Debug)]
 pub struct CallLocationGuard(());
 

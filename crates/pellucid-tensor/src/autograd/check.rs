@@ -57,7 +57,8 @@ fn check_tracked(name: &'static str, inputs: &[&Tensor]) -> Result<()> {
     }
 }
 
-/// Checks the gradient of `f` by [`gradcheck`], as a function of the inputs and of the incoming gradients.
+/// Checks the second derivatives of `f`: applies [`gradcheck`] to the gradient of `f`, as a function of the inputs and
+/// of the incoming gradients.
 ///
 /// # Errors
 /// The errors of [`gradcheck`].

@@ -104,7 +104,7 @@ impl Recomputation {
         !matches!(self.roles.get(i), Some(InputRole::Untracked))
     }
 
-    /// Returns the inputs of Fₖ that have gradients.
+    /// Returns the indices of the inputs of Fₖ, with k = `level`, for which Fₖ₊₁ computes a gradient.
     fn tracked(&self, level: usize) -> impl Iterator<Item = usize> + '_ {
         (0..self.input_counts[level]).filter(|&i| self.is_tracked(i))
     }
@@ -113,8 +113,8 @@ impl Recomputation {
     /// occurrence. Later occurrences get new leaves, because each input has its own gradient.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if an input that is a leaf has moved to another device since the first run of f,
-    /// which may also use the leaf itself.
+    /// [`Error::InvalidArgument`] if an input that is a leaf has moved to another device since the first run of f: f
+    /// may also use the leaf itself.
     fn graph_leaves(&self, inputs: &[&Array]) -> Result<Vec<Tensor>> {
         let mut leaves: Vec<Tensor> = Vec::with_capacity(inputs.len());
         for (i, array) in inputs.iter().enumerate() {
@@ -137,7 +137,7 @@ impl Recomputation {
         Ok(leaves)
     }
 
-    /// Computes Fₖ(x) with recording on.
+    /// Computes Fₖ(x), with k = `level`, while recording is on.
     fn evaluate(&self, level: usize, x: &[Tensor]) -> Result<Vec<Tensor>> {
         let Some(below) = level.checked_sub(1) else { return (self.f)(&x[..self.input_counts[0]]) };
         let outputs = self.evaluate(below, x)?;

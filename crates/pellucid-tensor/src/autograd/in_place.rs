@@ -29,7 +29,7 @@ pub(crate) fn collect_writes<R>(f: impl FnOnce() -> R) -> (R, Vec<WrittenBase>) 
 
 /// Adds writes to the collection of this thread, if there is one.
 pub(crate) fn add_writes(written: impl IntoIterator<Item = WrittenBase>) {
-    // The histories of writes that are not collected are dropped outside the borrow.
+    // If the writes are not collected, their histories are dropped when this function returns, outside the borrow.
     if WRITTEN.with_borrow(Option::is_some) {
         WRITTEN.with_borrow_mut(|list| list.get_or_insert_default().extend(written));
     }

@@ -282,7 +282,7 @@ pub(crate) fn arrays_of<'a>(tensors: &[&'a Tensor]) -> SmallVec<[&'a Array; 4]> 
     arrays
 }
 
-/// Lets outputs that share memory with an input share its history, as views do.
+/// Makes outputs that share memory with an input share the input's history, as views do.
 #[inline]
 fn share_history(is_view: bool, inputs: &[&Tensor], outputs: &[Tensor]) {
     for output in outputs {

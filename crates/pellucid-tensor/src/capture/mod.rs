@@ -118,7 +118,7 @@ impl<F: ?Sized> fmt::Debug for Captured<'_, F> {
 /// A captured step that stays on its thread, because its closure is not `Send`. [`capture_local`] returns it.
 pub type LocalCaptured<'f> = Captured<'f, dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>> + 'f>;
 
-/// The recordings of a step. The type has no parameters, so its code is compiled once, in this crate.
+/// The recordings of a step. The type has no type parameters, so its code is compiled once, in this crate.
 struct Recordings {
     options: CaptureOptions,
     /// The cached recordings, in the order of their last launch or preparation; the latest is last.
@@ -173,9 +173,9 @@ struct Recordings {
 ///
 /// # Errors
 /// The error that the step returns; [`Error::ReadInCapture`] if the step reads a value, branches on one, or has a shape
-/// that depends on one; [`Error::NotAFixedPoint`] if a gradient is set before the step and not after it, or the reverse
-/// (a step may set one that it clears first); [`Error::InvalidArgument`] if it writes into an input; any error of an
-/// operation in it. Other panics of the step propagate.
+/// that depends on one; [`Error::NotAFixedPoint`] if a gradient is set before the step and not after it, or if it is
+/// set only after the step, which did not clear it first; [`Error::InvalidArgument`] if it writes into an input; any
+/// error of an operation in it. Other panics of the step propagate.
 #[doc(alias("compile", "CUDAGraph"))]
 pub fn capture<'f, O: IntoOutputs>(
     step: impl FnMut(&[Tensor]) -> O + Send + 'f,
@@ -400,8 +400,8 @@ impl Recordings {
     }
 
     fn verify(&mut self, step: RecordedFn<'_>, index: usize) -> Result<()> {
-        // A gradient that was replaced since the recording, perhaps by another thread, is not a host value. The next
-        // launch records the step again.
+        // A gradient that was replaced since the recording, perhaps by another thread, does not count as a difference:
+        // the next launch records the step again.
         let (key, entries) = (self.cached[index].key(), self.cached[index].entry_gradients().clone());
         let again = self.compiled(step, key, entries, CaptureOptions::unchanged())?;
         match self.cached[index].difference(&again) {
@@ -496,7 +496,7 @@ impl Recordings {
         let mut step = self.compiled(step, &StepKey::new(inputs), Vec::new(), self.options)?;
         self.recorded += 1;
         step.set_number(self.recorded);
-        // A recording that depends on a removed hook stays invalid.
+        // A recording that depends on a removed hook never becomes valid again.
         self.cached.retain(CompiledStep::can_match_again);
         if self.cached.len() == self.options.max_recordings {
             self.cached.remove(0);
@@ -517,7 +517,7 @@ fn closure<F: ?Sized>(step: &mut Mutex<Box<F>>) -> &mut Box<F> {
     step.get_mut().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Rejects inputs that require a gradient, because a launch could not compute it.
+/// Rejects inputs that require a gradient, because a launch computes no gradients of its inputs.
 fn check_untracked(inputs: &[&Tensor]) -> Result<()> {
     let Some(input) = inputs.iter().find(|x| x.requires_grad()) else { return Ok(()) };
     let reason = format!(

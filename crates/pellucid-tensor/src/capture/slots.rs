@@ -153,8 +153,8 @@ pub(super) fn mark_in_place_inputs(plan: &mut Plan, origins: &[SlotOrigin], is_w
     }
 }
 
-/// Returns the slot of the step's buffer for an input, the slot of the input if it can be used in place, and the offset
-/// in the buffer in elements. Returns `None` for an input that no kernel reads.
+/// Returns for an input: the slot of the step's buffer for it, the slot of its own storage if that can be used in
+/// place, and the offset in the buffer in elements. Returns `None` for an input that no kernel reads.
 pub(super) fn input_slots(
     plan: &Plan,
     origins: &[SlotOrigin],

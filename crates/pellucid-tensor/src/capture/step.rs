@@ -133,7 +133,7 @@ impl CompiledStep {
             (0..self.origins.len()).filter(bound).filter(|&slot| self.has_outside_handles(slot)).collect();
     }
 
-    /// Returns the number of handles of an outside storage that the step holds.
+    /// Returns the number of handles that the step holds to an outside storage.
     fn handles(&self, slot: usize) -> u32 {
         let outputs = self.outputs.iter().filter(|o| Arc::ptr_eq(o.array().storage(), &self.storages[slot])).count();
         // The step has one handle in `storages`, and one in `read` or `written`.

@@ -72,14 +72,14 @@ impl Drop for DeviceLists {
 /// The number of registered lists whose thread has ended.
 static ORPHANS: AtomicUsize = AtomicUsize::new(0);
 
-/// Removes the lists of ended threads whose results no longer have handles.
+/// Removes the lists whose thread has ended and whose results no longer have handles.
 fn remove_orphans() {
     if ORPHANS.load(Ordering::Relaxed) == 0 {
         return;
     }
     let has_ended_thread = |list: &&SharedList| list.has_ended_thread.load(Ordering::Acquire);
     let ended_lists: Vec<SharedList> = registry().values().filter(has_ended_thread).cloned().collect();
-    // Another thread runs or inspects a locked list, and may wait for a list of this thread.
+    // A list that is locked is skipped: another thread runs or inspects it, and may wait for a list of this thread.
     let is_unneeded = |list: &&SharedList| match list.recording.try_lock() {
         Ok(recording) => !has_needed_results(&recording.kernels),
         Err(_) => false,
@@ -144,7 +144,7 @@ impl DeferredList {
         self.run_first(&mut recording, count)
     }
 
-    /// Marks a storage as read by this list. A list that has ended is no longer a reader.
+    /// Marks a storage as read by this list. A list that has ended no longer counts as its reader.
     fn add_as_reader(&self, storage: &Storage) {
         let readers = storage.readers();
         if readers != self.id {
@@ -379,7 +379,7 @@ pub(super) fn report(device: Device) -> Result<()> {
     take_unreported(device).map_or(Ok(()), Err)
 }
 
-/// Removes the error that the next read of this thread on a device would return.
+/// Takes the error that the next read of this thread on a device would return.
 fn take_unreported(device: Device) -> Option<Error> {
     reporting_list(device).and_then(|list| list.take_unreported()).or_else(|| SCOPE_ERROR.take())
 }
@@ -493,7 +493,7 @@ impl DeferredGuard {
         DeferredGuard { before, list }
     }
 
-    /// Takes the recording out of the list.
+    /// Takes the recording out of the list, which is then empty.
     pub(crate) fn take(&self) -> Recording {
         std::mem::replace(&mut *lock(&self.list.recording), Recording::new(self.list.id))
     }

@@ -244,7 +244,7 @@ thread_local! {
     static NAN_CHECKS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Guard that checks kernels for NaN while it exists. Several guards may be dropped in any order.
+/// Guard that keeps the NaN check of this thread enabled. Several guards may be dropped in any order.
 #[derive(Debug)]
 pub(crate) struct NanCheckGuard(());
 
@@ -302,8 +302,8 @@ pub(crate) fn run_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array],
     }
 }
 
-/// Returns the inputs, with copies of those whose overlap with an output the kernel does not
-/// [allow](pellucid_ir::kernel::ReadOrder::allows), or `None` if no copy is needed.
+/// Returns the inputs, or `None` if no copy is needed. A copy replaces each input whose overlap with an output the
+/// kernel does not [allow](pellucid_ir::kernel::ReadOrder::allows).
 fn copy_overlapping(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<Option<SmallVec<[Array; 4]>>> {
     let reads = kernel.info().reads;
     let is_copied = |(k, a): (usize, &Array)| outputs.iter().any(|o| !reads.allows(k, o.overlap(a)));
@@ -336,7 +336,8 @@ fn launch_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes:
             None => error,
         }
     })?;
-    // A write of no elements changes no value. All outputs that exist before the kernel have the same shape.
+    // A write of no elements changes no value. All outputs that exist before the kernel have the same shape, so either
+    // all or none of them have elements.
     if writes == VersionUpdate::Count && outputs.iter().any(|out| out.layout.shape().size() > 0) {
         guard.count_writes();
     }

@@ -45,7 +45,8 @@ pub(crate) struct Recording {
     pub(crate) dependencies: HostDependencies,
     /// The storages that the kernels of a captured step write, by address, with the version after the last write.
     written: HashMap<usize, u64, BuildHasherDefault<AddressHasher>>,
-    /// The call of an operation that has submitted the last kernel, and the addresses of the storages that it creates.
+    /// The number of the call that has submitted the last kernel, and the addresses of the storages that this call
+    /// creates.
     call: u64,
     created: Vec<usize>,
     /// The number of uploaded bytes since the kernels last ran.

@@ -1,4 +1,4 @@
-//! Gradient slots: where backward passes add the gradients of leaves.
+//! Gradient slots, to which backward passes add the gradients of leaves.
 
 use super::collect::{Collection, collect};
 use super::hook::Hooks;

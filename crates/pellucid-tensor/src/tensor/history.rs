@@ -128,7 +128,7 @@ impl Tensor {
         self.0.is_untracked_view.load(Ordering::Relaxed)
     }
 
-    /// Returns true for a leaf that requires a gradient, and for a tensor that shares a base with one.
+    /// Returns true for a leaf that requires a gradient, and for a tensor that shares a base with such a leaf.
     pub(crate) fn is_part_of_tracked_leaf(&self) -> bool {
         (self.0.requires_grad.load(Ordering::Relaxed) && self.is_leaf())
             || self.0.view_base.get().is_some_and(|base| base.has_tracked_leaf())

@@ -18,7 +18,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 #[derive(Default)]
 pub(super) struct MovedArrays {
     arrays: ArrayList,
-    /// Held while the tensor moves.
+    /// Locked while the tensor moves.
     moving: Mutex<()>,
 }
 

@@ -171,11 +171,11 @@ impl AsMut<ShaderBuilder> for RowShader<'_> {
 struct RowLanes {
     /// The number of invocations.
     count: String,
-    /// The index of an invocation among them.
+    /// The index of an invocation among the invocations of its row.
     index: &'static str,
-    /// The number of elements that they visit, if the row is not divided.
+    /// The number of elements that the invocations visit, if the row is not divided.
     end: String,
-    /// The condition that an invocation stores the values of its row.
+    /// The condition under which an invocation stores the values of its row.
     is_first: &'static str,
 }
 
@@ -429,7 +429,7 @@ fn describe_row(list: &mut DispatchList<'_>, kernel: &Row, operands: &DeviceOper
     for level in (1..=levels).filter(|&level| !steps.reductions(level).is_empty()) {
         launch.describe(list, RowPass::Level(level));
     }
-    // The elements come first: they need inputs per row that an output per row may overwrite.
+    // The outputs per element come first: they are computed from inputs per row, which an output per row may overwrite.
     for (pass, per_row) in [(RowPass::Elements, false), (RowPass::Rows, true)] {
         if kernel.program.outputs.iter().any(|output| output.per_row == per_row) {
             launch.describe(list, pass);

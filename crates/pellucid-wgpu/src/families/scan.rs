@@ -190,7 +190,7 @@ const CORRECT_LOG_SUM: &str = "
 
 /// The variables of a scan in a shader.
 enum RunningScan {
-    /// A reduction of elements of a type.
+    /// A reduction, and the type of its values.
     Reduction(Accumulator, Compute),
     LogSumExp(Compute),
 }

@@ -15,11 +15,11 @@ pub(crate) struct ElementAccess {
     compute: Compute,
 }
 
-/// A word of packed elements that an invocation collects.
+/// The word in which an invocation collects packed elements.
 pub(crate) struct CollectedWord<'a> {
     /// The variable of the word.
     pub(crate) variable: &'a str,
-    /// The index of the element within the invocation. The elements of lane 0 start a word.
+    /// The index of the element within the invocation. The element with index 0 starts a word.
     pub(crate) lane: &'a str,
     /// Whether the element is the last one of the invocation.
     pub(crate) is_last: &'a str,

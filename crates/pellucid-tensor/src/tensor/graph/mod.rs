@@ -125,7 +125,7 @@ pub(crate) struct NodeHeader {
     details: OnceLock<Box<NodeDetails>>,
 }
 
-/// An applied operation. The trait object is its last field, so a node is one allocation.
+/// An applied operation. Its last field may be a trait object, so that a node is one allocation.
 pub(crate) struct GraphNode<A: ?Sized = dyn SavedDerivative> {
     header: NodeHeader,
     pub(crate) saved_derivative: A,

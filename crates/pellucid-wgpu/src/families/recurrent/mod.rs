@@ -93,7 +93,7 @@ fn matrix<'a>(array: &DeviceArray<'a>, first: [usize; 2], size: [usize; 2]) -> T
 }
 
 impl<Operands> RecurrentDispatches<'_, Operands> {
-    /// Returns the states before and after a step.
+    /// Returns the time indices of the states before and after a step.
     fn states(&self, step: usize) -> [usize; 2] {
         if self.kernel.reverse { [step + 1, step] } else { [step, step + 1] }
     }

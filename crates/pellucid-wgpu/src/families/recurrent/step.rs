@@ -50,7 +50,7 @@ pub(super) struct StepTimes {
     pub(super) finished: Option<usize>,
 }
 
-/// One array at the time of a step, for the epilogue.
+/// An array that the epilogue accesses at the time of a step.
 pub(super) struct StepArray {
     elements: ElementAccess,
     base: String,
@@ -92,14 +92,14 @@ impl StepArray {
     }
 }
 
-/// The lengths of sequences, for the epilogue.
+/// The lengths of the sequences, which the epilogue reads.
 pub(super) struct SequenceLengths {
     lengths: StepArray,
     step: String,
 }
 
 impl SequenceLengths {
-    /// Returns the condition that the sequence `row` has the time step.
+    /// Returns the condition that the sequence `row` includes the time step.
     fn is_active(&self, shader: &mut ShaderBuilder) -> String {
         let length = self.lengths.load_at(shader, "0u", "row");
         format!("l_lt({}, {length})", i64_from_word(&self.step))
@@ -266,7 +266,7 @@ const VISIT_UNIT: &str = "
     }
 ";
 
-/// A dispatch of a step.
+/// A dispatch of a step, which can be repeated at other times.
 pub(super) struct StepDispatch {
     /// The shader, unless the product has no elements.
     index: Option<ShaderIndex>,
@@ -275,7 +275,7 @@ pub(super) struct StepDispatch {
 }
 
 impl StepDispatch {
-    /// Adds the dispatch for other times.
+    /// Adds the dispatch again, at other times.
     pub(super) fn repeat(&self, list: &mut DispatchList<'_>, times: StepTimes) {
         if let Some(index) = self.index {
             let mut parameters = self.parameters.clone();

@@ -7,8 +7,8 @@
 //! and `f64` are pairs of words.
 //!
 //! The text of `double` is translated twice: to `f64`, and to sums of two `f32`, which have 48 significant bits and
-//! a third of the instructions. Functions of `f32` with long series, such as the Bessel functions, are computed with
-//! these sums.
+//! need a third of the instructions. Functions of `f32` with long series, such as the Bessel functions, are computed
+//! with these sums.
 //!
 //! A function without assignments, loops and `return` is inlined where it is called, and its `if` expressions select
 //! one of two computed values. Any other function becomes a function of WGSL with the same control flow.

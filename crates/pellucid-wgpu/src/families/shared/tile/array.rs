@@ -297,7 +297,8 @@ impl ArrayExprs {
     }
 }
 
-/// Adds the lines that compute whether an element exists, and its offset or else 0. Loads without branches can overlap.
+/// Adds the lines that compute whether an element exists, and its offset, or 0 if it does not exist. Loads without
+/// branches can run at the same time.
 fn valid_offset(shader: &mut ShaderBuilder, condition: &str, offset: &str) -> (String, String) {
     let is_valid = shader.define(condition);
     let offset = shader.define(format!("select(0u, {offset}, {is_valid})"));

@@ -111,7 +111,7 @@ const ADD_SPLITS: &str = "
 /// `C[.., i, j] = Σₖ A[.., i, k]·B[.., k, j]`, followed by an epilogue.
 pub(crate) struct TiledProduct<'a, 'p> {
     pub(crate) op: &'static str,
-    /// m, n and k.
+    /// The sizes m, n and k: the matrices of A are `[m, k]`, and the matrices of B are `[k, n]`.
     pub(crate) sizes: [usize; 3],
     /// The lengths of the batch axes.
     pub(crate) batch: Vec<usize>,

@@ -273,7 +273,7 @@ impl WorkgroupTile {
         shader.line(format!("let own_column = local % {}u;", self.grid[1]));
     }
 
-    /// Adds the variables `name` of the sums, which are 0.
+    /// Adds the variables `name` of the sums, with the initial value 0.
     pub(crate) fn declare(&self, shader: &mut ShaderBuilder, name: &str) {
         let ty = quad_type(self.compute);
         match is_narrow(self.compute) {
