@@ -166,8 +166,8 @@ fn check_count(op: &'static str, role: &str, vectors: usize, count: usize) -> Re
         false => Err(Error::invalid(
             op,
             format!(
-                "the list must contain one vector for each {role}: {count}, got {vectors}; zeros_like() creates a \
-                 vector of zeros"
+                "the list must contain one vector for each of the {count} {role}s, got {vectors}; zeros_like() creates \
+                 a vector of zeros"
             ),
         )),
     }

@@ -369,7 +369,7 @@ impl RowShader<'_> {
 
     /// Adds the lines that store the outputs with one value for each row.
     fn store_rows(&mut self) {
-        // All invocations have read the values per row, which an output may overwrite.
+        // After the barrier, all invocations have read the values per row, which an output may overwrite.
         self.shader.line("workgroupBarrier();");
         let (outputs, bases, is_first) = (self.outputs(true), self.bases.clone(), self.lanes.is_first);
         let store = self.collect_lines(|this| this.store(&outputs, &bases));

@@ -34,7 +34,7 @@ impl GpuFamily for SparseProduct {
     }
 }
 
-/// Adds at most `$chunk` terms of a row, starting at `$begin`.
+/// Adds at most `$chunk` terms of a row, starting at term `$begin` of the row.
 const ADD_ROW: &str = "
     let row = thread / $inner % $rows;
     let row_start = $row_start;

@@ -107,7 +107,7 @@ pub(crate) struct ShaderBuilder {
     pub(crate) parameters: Parameters,
     /// The number of workgroups.
     pub(crate) groups: usize,
-    /// The index of the work item of an invocation, which returns if there is no such item.
+    /// The variable with the index of the work item of an invocation. An invocation without a work item returns.
     item: Option<&'static str>,
     bindings: Vec<(BufferRef, BindingUse)>,
     /// Whether the shader changes the status buffer, whose words are then atomic.

@@ -266,7 +266,8 @@ impl<'a> PassShader<'_, 'a, '_> {
         self.template(template::COLUMNS, &[&range[..], parts].concat());
     }
 
-    /// Adds the lines that compute the product of two factors for the block, as an array `array`.
+    /// Adds the lines that compute the invocation's elements of the product of two factors for the block, in the
+    /// variable `array`.
     fn multiply_factors(
         &mut self,
         factors: &[ArrayExprs; 2],

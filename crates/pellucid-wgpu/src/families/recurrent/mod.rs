@@ -278,9 +278,9 @@ impl<'a> RecurrentDispatches<'_, GradientArrays<'a, '_>> {
         self.kernel.cell.weight_blocks().iter().map(factors).collect()
     }
 
-    /// Adds the dispatch of the gradient of a cell. The gradient of its state is the product of the total gradients and
-    /// `projection`, or else the sum of three gradients: through the gates of the finished step, past its gates, and
-    /// the incoming gradients.
+    /// Adds the dispatch of the gradient of a cell. For projected states, the gradient of the state of the cell is the
+    /// product of the total gradients and `projection`. Otherwise it is the sum of three gradients: through the gates
+    /// of the finished step, past its gates, and the incoming gradients.
     fn describe_cell_gradient(
         &self,
         list: &mut DispatchList<'_>,

@@ -183,8 +183,8 @@ fn parse_sources() -> Sources {
 }
 
 /// Returns the WGSL text of a function: `f_exp` is the function `exp` of `pellucid_simd::math::single`, `d_exp` the
-/// function of `double`, and `t_exp` the function with sums of two `f32`. If a function exists in `double` only,
-/// `f_lgamma` rounds its result.
+/// function of `double`, and `t_exp` the function with sums of two `f32`. If a function exists in `double` only, its
+/// form with the prefix `f_`, such as `f_lgamma`, rounds the result.
 ///
 /// # Errors
 /// Returns the name of the first construct that is not in the subset, for example a call to `libm`.

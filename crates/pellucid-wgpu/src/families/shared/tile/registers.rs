@@ -162,7 +162,7 @@ impl<'a> FactorLoader<'a> {
 const ACCUMULATE: &str = "
     for (var depth = $begin; depth < $end; depth = depth + $step) {
         $load
-        // All invocations have read the previous tiles.
+        // After the barrier, all invocations have read the previous tiles.
         workgroupBarrier();
         $store
         workgroupBarrier();
