@@ -498,8 +498,8 @@ impl Tensor {
     /// Returns the error of `op` for this tensor, which requires no gradient. `role` is the tensor's role in the call.
     pub(crate) fn not_tracked(&self, op: &'static str, role: &str) -> Error {
         let help = "set requires_grad on a leaf before the forward pass, outside no_grad(); the results of detach(), \
-                    argmax(), comparisons and launches require no gradient, frozen parameters need unfreeze(), and a gradient \
-                    is differentiable only with create_graph: true";
+                    argmax(), comparisons and launches require no gradient, frozen parameters need unfreeze(), and a \
+                    gradient is differentiable only with create_graph: true";
         Error::NotTracked { op, what: role.into(), shape: self.shape().clone(), help }
     }
 
