@@ -173,9 +173,9 @@ struct Recordings {
 ///
 /// # Errors
 /// The error that the step returns; [`Error::ReadInCapture`] if the step reads a value, branches on one, or has a shape
-/// that depends on one; [`Error::NotAFixedPoint`] if a gradient is set before the step and not after it, or if it is
-/// set only after the step, which did not clear it first; [`Error::InvalidArgument`] if it writes into an input; any
-/// error of an operation in it. Other panics of the step propagate.
+/// that depends on one; [`Error::NotAFixedPoint`] if the step removes a gradient that existed before it, or creates a
+/// gradient without clearing it first; [`Error::InvalidArgument`] if it writes into an input; any error of an operation
+/// in it. Other panics of the step propagate.
 #[doc(alias("compile", "CUDAGraph"))]
 pub fn capture<'f, O: IntoOutputs>(
     step: impl FnMut(&[Tensor]) -> O + Send + 'f,
@@ -280,9 +280,9 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
     /// tensors that the closure uses; [`Error::InvalidArgument`] for an input that shares memory with a tensor that the
     /// step writes before its last read of the input; the error of a kernel that rejects a value, such as an index out
     /// of bounds: kernels before it have then written. The step is recorded again, with the errors of [`capture`], if
-    /// no recording has the key of the inputs, if a gradient has a new storage, or if the closure uses different
-    /// tensors than before. A tensor counts as replaced if only recorded steps hold it. In debug builds, launches 2 and
-    /// 3 run [`verify`](Captured::verify) first, which may return [`Error::CaptureChanged`].
+    /// no cached recording has the [key](Captured) of this launch, if a gradient has a new storage, or if the closure
+    /// uses different tensors than before. A tensor counts as replaced if only recorded steps hold it. In debug builds,
+    /// launches 2 and 3 run [`verify`](Captured::verify) first, which may return [`Error::CaptureChanged`].
     pub fn launch(&mut self, inputs: &[&Tensor]) -> Result<Outputs<'_>> {
         self.recordings.launch(closure(&mut self.step), inputs)
     }

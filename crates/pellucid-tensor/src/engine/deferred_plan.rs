@@ -134,7 +134,7 @@ struct NumberedKernels {
     storages: Vec<Arc<Storage>>,
     /// The number of handles to each storage outside the kernels.
     handles: Vec<usize>,
-    /// For every storage, whether it is a result of the call that submitted the kernels.
+    /// For every storage, whether it is a result of the call that submitted a kernel that writes it.
     results: Vec<bool>,
     launches: Vec<Launch>,
 }
