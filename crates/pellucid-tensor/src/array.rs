@@ -53,8 +53,8 @@ fn impossible_shape(shape: &Shape) -> Error {
     }
 }
 
-/// Returns an empty vector with memory for `count` elements. A count that follows from a user's argument must not abort
-/// the process, as `Vec::with_capacity` and `collect` would.
+/// Returns an empty vector with memory for `count` elements. An allocation whose size follows from a user's argument
+/// must not abort the process, as the allocations of `Vec::with_capacity` and `collect` do.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`] if the allocation fails, or if a long vector exceeds the memory cap of the CPU.
@@ -203,7 +203,7 @@ impl Array {
         Arc::strong_count(&self.storage) == 1 && !storage.buffer().is_allocated() && storage.pending() == READY
     }
 
-    /// Returns an array that shares the storage and has another layout.
+    /// Returns an array with the layout `layout` that shares the storage.
     pub fn view(&self, layout: Layout) -> Array {
         Array {
             storage: self.storage.clone(),

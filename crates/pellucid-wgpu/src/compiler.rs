@@ -11,10 +11,10 @@ use pellucid_ir::{Result, lock};
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex};
 
-/// The number of shaders in a generation of the cache.
+/// The maximum number of shaders in a generation of the cache.
 const CACHED_SHADERS: usize = 1024;
 
-/// The number of layouts in a generation of the cache.
+/// The maximum number of layouts in a generation of the cache.
 const CACHED_LAYOUTS: usize = 256;
 
 /// A pipeline and the layout of its operands.

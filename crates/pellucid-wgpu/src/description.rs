@@ -14,7 +14,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-/// The number of descriptions in a generation of the cache.
+/// The maximum number of descriptions in a generation of the cache.
 const CACHED_DESCRIPTIONS: usize = 1024;
 
 /// One dispatch of a kernel.

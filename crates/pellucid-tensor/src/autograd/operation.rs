@@ -19,7 +19,8 @@ use std::sync::{Arc, Weak};
 /// The outputs of a forward computation, usually one.
 pub type Arrays = SmallVec<[Array; 1]>;
 
-/// A differentiable operation. A value is created for each application, and holds its arguments (axes, parameters).
+/// A differentiable operation. Each application uses a new value of the type, which stores the arguments (axes,
+/// parameters).
 ///
 /// Built-in operations use the same interface as a user's own:
 ///

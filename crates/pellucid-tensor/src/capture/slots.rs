@@ -197,9 +197,9 @@ fn device_of(recording: &Recording, outputs: &[Array]) -> Option<Device> {
     Some(if first.is_gpu() { first } else { kernels.map(device).find(Device::is_gpu).unwrap_or(first) })
 }
 
-/// Returns true if a kernel on a device other than the step's computes no output of the step and writes no outside
-/// tensor. Kernels of the step cannot read its results. Such a kernel created the scalar operand of a failed call, or
-/// computes a constant that was copied to the device of the step.
+/// Returns true if a kernel, which runs on a device other than the step's, neither computes an output of the step nor
+/// writes an outside tensor. Kernels of the step cannot read its results. Such a kernel created the scalar operand of a
+/// failed call, or computes a constant that was copied to the device of the step.
 fn is_unneeded(kernel: &RecordedKernel, outputs: &[Array]) -> bool {
     let is_needed = |array: &Array| {
         array.storage().pending() != POISONED || outputs.iter().any(|output| output.shares_storage(array))

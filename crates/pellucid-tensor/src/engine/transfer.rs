@@ -121,7 +121,8 @@ impl Array {
         Ok(out)
     }
 
-    /// Returns an array of another shape with equal size. It copies only if the strides do not allow a view.
+    /// Returns an array with these elements and another shape of equal size. The elements are copied only if the
+    /// strides do not allow a view.
     pub fn reshape(&self, shape: &Shape) -> Result<Array> {
         match self.layout().reshape(shape) {
             Some(layout) => Ok(self.view(layout)),

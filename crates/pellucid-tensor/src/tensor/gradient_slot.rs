@@ -135,7 +135,7 @@ impl GradientSlot {
         self.with_gradient(false, |current| f(&current.gradient))
     }
 
-    /// Changes the gradient while the slot is locked, so that concurrent backward passes add up.
+    /// Changes the gradient while the slot is locked, so that concurrent backward passes lose no contribution.
     pub(crate) fn update(
         self: &Arc<GradientSlot>,
         change: impl FnOnce(&mut Option<Tensor>) -> Result<()>,

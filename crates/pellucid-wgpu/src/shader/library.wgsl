@@ -384,8 +384,8 @@ fn f_tan(x: f32) -> f32 {
     return f_tan_large(x);
 }
 
-// Maps floats, whose bits are the upper bits of a word, to unsigned sort keys in the same order; both zeros have the same
-// key, and NaN has the largest one. `infinity` is the word of infinity.
+// Maps floats, whose bits are the upper bits of a word, to unsigned sort keys in the same order; both zeros have the
+// same key, and NaN has the largest one. `infinity` is the word of infinity.
 fn f_sort_key(bits: u32, infinity: u32) -> u32 {
     let magnitude = bits & 0x7fffffffu;
     if (magnitude > infinity) {

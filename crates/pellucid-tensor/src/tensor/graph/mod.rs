@@ -111,7 +111,7 @@ struct NodeDetails {
     hooks: OnceLock<Box<[Arc<Hooks>]>>,
 }
 
-/// The data of a node that do not depend on its operation.
+/// The part of a node that does not depend on the type of its operation.
 pub(crate) struct NodeHeader {
     pub(crate) edges: SmallVec<[Edge; 2]>,
     pub(crate) generation: u64,

@@ -81,8 +81,8 @@ struct RecurrentDispatches<'o, Operands> {
     operands: Operands,
 }
 
-/// Returns the matrix of `size` rows and columns of the last two axes of an array, starting at the row and the column
-/// `first`.
+/// Returns the matrices of the last two axes of an array, restricted to `size` rows and columns from the row and column
+/// `first` on.
 fn matrix<'a>(array: &DeviceArray<'a>, first: [usize; 2], size: [usize; 2]) -> TiledArray<'a> {
     let strides = array.layout.strides();
     let (outer, inner) = strides.split_at(strides.len() - 2);
