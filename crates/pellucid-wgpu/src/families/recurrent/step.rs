@@ -204,7 +204,7 @@ impl StepShader {
         }
     }
 
-    /// Declares an array of the epilogue: `[N, width]`, `[width]`, or `[T, N, width]` at a time.
+    /// Declares an array that the epilogue accesses: `[N, width]` or `[width]`, or `[T, N, width]` at the time `time`.
     pub(super) fn array(&mut self, array: &DeviceArray<'_>, time: Option<TimeIndex>) -> StepArray {
         let strides = array.layout.strides();
         let (row, column) = match array.shape().rank() {
@@ -257,7 +257,7 @@ impl StepShader {
     }
 }
 
-/// A quad of the product whose columns are the gates of one unit.
+/// The lines for a quad of the product, whose columns are the gates of one unit.
 const VISIT_UNIT: &str = "
     let row = first_row + quad_row;
     let column = (first_column + quad_column) / 4u;
