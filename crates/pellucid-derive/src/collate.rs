@@ -14,7 +14,10 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
         return Err(Error::new(name.span(), "`Collate` can be derived for structs with named fields only"));
     };
     if !input.generics.params.is_empty() {
-        return Err(Error::new(name.span(), "a sample cannot have parameters: implement `Collate` for it"));
+        return Err(Error::new(
+            name.span(),
+            "`Collate` cannot be derived for a struct with generic parameters; implement it",
+        ));
     }
     let data_path = crate_path(&input.attrs)?;
     let fields: Vec<(&Ident, &Type, &Visibility)> =

@@ -29,7 +29,7 @@ pub fn tensor_method(arguments: TokenStream, item: TokenStream) -> TokenStream {
 /// the entry of the operation in the registry (`ops/call/registry.rs`).
 ///
 /// The function must return `Result<T>`. Parameters of type `impl Into<T>` are converted first: the body is compiled
-/// once for `T`, and `k.into()` in it is `k`.
+/// once for `T`, and `k` replaces `k.into()` in it.
 ///
 /// Arguments:
 /// - `autocast = Half` or `autocast = Single` is the autocast policy of the operation. The default is `Promote`.

@@ -40,7 +40,7 @@ pub(crate) fn expand(arguments: &TokenStream, item: TokenStream) -> Result<Token
     let aliases = docs.iter().chain(errors).filter(|a| text(a).is_none());
     let (docs, errors) = (docs.iter().filter(|a| text(a).is_some()), errors.iter().filter(|a| text(a).is_some()));
     let shared: Vec<_> = others.iter().filter(|a| !a.path().is_ident("track_caller")).collect();
-    // `Result` itself must be used.
+    // The fallible form needs no `#[must_use]`, because `Result` has this attribute.
     let fallible_attributes = shared.iter().filter(|a| !a.path().is_ident("must_use"));
     let panics = format!("# Panics\nPanics if [`{try_name}`](Self::{try_name}) returns an error.");
     let summary = format!("Returns the result of [`{name}`](Self::{name}), or its error.");
@@ -48,7 +48,7 @@ pub(crate) fn expand(arguments: &TokenStream, item: TokenStream) -> Result<Token
     let (fallible, generics, inputs) = (&sig.ident, &sig.generics, &sig.inputs);
     let mut passed = inputs.clone();
     if let Some(FnArg::Receiver(receiver)) = passed.first_mut() {
-        // Only the fallible form changes a `mut self`.
+        // The form that panics only passes `self` on, so it needs no `mut self`.
         receiver.mutability = None;
     }
     let where_clause = &generics.where_clause;
@@ -87,7 +87,7 @@ fn text(attribute: &Attribute) -> Option<String> {
     match &attribute.meta {
         Meta::NameValue(pair) => match &pair.value {
             Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => Some(text.value()),
-            // `#[doc = concat!(..)]`.
+            // The text of `#[doc = concat!(..)]` is not known here.
             _ => Some(String::new()),
         },
         _ => None,

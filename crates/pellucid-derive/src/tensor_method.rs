@@ -154,8 +154,8 @@ fn named(function: &ItemFn) -> Result<TokenStream> {
 
 /// Returns the function with a parameter of type `T` for each `impl Into<T>`, or `None` if it has none.
 ///
-/// The body is therefore compiled once, and not for every combination of argument types. In the body, `k.into()` is
-/// `k`.
+/// The body is therefore compiled once, and not for every combination of argument types. In the body, `k` replaces
+/// `k.into()`.
 fn converted(function: &ItemFn) -> Result<Option<ItemFn>> {
     let mut converted = function.clone();
     let mut names = Vec::new();
@@ -253,7 +253,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
     let generics = &signature.generics;
     let where_clause = &generics.where_clause;
     let docs = function.attrs.iter().filter(|a| a.path().is_ident("doc"));
-    // `copy_` and others with this ending write in place.
+    // `copy_` and other methods whose names end with an underscore write in place.
     let is_in_place = name.to_string().ends_with('_') && name != "where_";
     let must_use = (!is_in_place)
         .then(|| quote!(#[must_use = "the method returns a new tensor and does not modify its operands"]));

@@ -90,7 +90,8 @@ fn write(op: &'static str, path: &Path, tensors: &StateDict, description: Option
     Ok(())
 }
 
-/// Returns the bytes of a file. `to_error` converts a reason to an error.
+/// Returns the bytes of a safetensors file with these tensors, and with a metadata entry if `description` is given.
+/// `to_error` converts a reason to an error.
 fn serialize(
     tensors: &StateDict,
     description: Option<(&str, &str)>,
@@ -223,8 +224,8 @@ fn format_dtype(dtype: DType) -> Dtype {
     }
 }
 
-/// Returns why a dtype cannot be loaded, and a remedy. Pellucid has no floats of 8 bits or fewer and no unsigned
-/// integers of more than 8 bits.
+/// Returns why a dtype cannot be loaded, and a remedy. Pellucid has no complex numbers, no floats of 8 bits or fewer,
+/// and no unsigned integers of more than 8 bits.
 fn remedy_for(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::U16 | Dtype::U32 | Dtype::U64 => {

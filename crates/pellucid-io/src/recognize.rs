@@ -53,11 +53,11 @@ const MAGIC: [(usize, &[u8], &str, &str); 21] = [
     (0, b"PAR1", "a Parquet table", CONVERT),
     (0, b"ARROW1", "an Arrow table", CONVERT),
     (0, b"MATLAB 5.0", "a MATLAB file", CONVERT),
-    (0, b"\x89PNG\r\n\x1a\n", "a PNG image", "weights are in another file"),
-    (0, b"\xff\xd8\xff", "a JPEG image", "weights are in another file"),
+    (0, b"\x89PNG\r\n\x1a\n", "a PNG image", "load the file that contains the weights"),
+    (0, b"\xff\xd8\xff", "a JPEG image", "load the file that contains the weights"),
     (0, b"\0\0\x08\x01", "an IDX label file", "data::Mnist reads digits from such files"),
     (0, b"\0\0\x08\x03", "an IDX image file", "data::Mnist reads digits from such files"),
-    (0, b"\x7fELF", "a program", "weights are in another file"),
+    (0, b"\x7fELF", "a program", "load the file that contains the weights"),
 ];
 
 /// Classifies a zip archive by its entry names, which are stored before each entry and at the end.
@@ -112,9 +112,9 @@ fn classify_text(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
             "load each of the files that it names; extend one state dict with the others",
         )
     } else if start.starts_with(['{', '[']) {
-        ("JSON", "weights are in another file, usually with the extension .safetensors")
+        ("JSON", "load the file that contains the weights, usually with the extension .safetensors")
     } else {
-        ("a text", "weights are in another file, usually with the extension .safetensors")
+        ("a text file", "load the file that contains the weights, usually with the extension .safetensors")
     })
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// file are removed. A path that is not a regular file, such as a pipe, is written directly.
 ///
 /// # Errors
-/// The errors of the file system. The path then names the old file.
+/// The errors of the file system. The path then names the old file, unless it was written directly.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let target = resolve_links(path)?;
     let old = match fs::symlink_metadata(&target) {

@@ -16,7 +16,8 @@ pub struct Array {
     storage: Arc<Storage>,
     layout: Layout,
     dtype: DType,
-    /// Whether a device was chosen for the array, or for an operand of the operation that computed it.
+    /// Whether the array must stay on its device, because a device was chosen for it or for an operand from which it
+    /// was computed.
     is_pinned: AtomicBool,
     device: Device,
 }
@@ -52,8 +53,8 @@ fn impossible_shape(shape: &Shape) -> Error {
     }
 }
 
-/// Returns an empty vector with memory for `count` elements. A count that follows from a user's argument must not abort
-/// the process, as `Vec::with_capacity` and `collect` would.
+/// Returns an empty vector with memory for `count` elements. An allocation whose size follows from a user's argument
+/// must not abort the process, as the allocations of `Vec::with_capacity` and `collect` do.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`] if the allocation fails, or if a long vector exceeds the memory cap of the CPU.
@@ -187,22 +188,22 @@ impl Array {
         self.layout.overlap(self.dtype.size(), &other.layout, other.dtype.size())
     }
 
-    /// Returns true if this is the only handle to the storage and no elements are repeated, so the storage may be
+    /// Returns true if this is the only handle to the storage and the layout repeats no element, so the storage may be
     /// overwritten.
     #[inline]
     pub(crate) fn is_unique(&self) -> bool {
         Arc::strong_count(&self.storage) == 1 && !self.layout.may_repeat()
     }
 
-    /// Returns true if the array is the only handle to its storage, no kernel has written it, and no recorded kernel
-    /// writes it.
+    /// Returns true if the array is the only handle to its storage, no kernel has written the storage, and no recorded
+    /// kernel will write it.
     #[inline]
     pub(crate) fn is_new(&self) -> bool {
         let storage: &Storage = &self.storage;
         Arc::strong_count(&self.storage) == 1 && !storage.buffer().is_allocated() && storage.pending() == READY
     }
 
-    /// Returns an array that shares the storage and has another layout.
+    /// Returns an array with the layout `layout` that shares the storage.
     pub fn view(&self, layout: Layout) -> Array {
         Array {
             storage: self.storage.clone(),
@@ -220,7 +221,7 @@ impl Array {
             Some(layout) => Ok(self.view(layout)),
             None => {
                 let help = if self.shape().rank() > shape.rank() {
-                    "the target must have at least as many axes; use reshape(), or index or reduce an axis"
+                    "the target shape must have at least as many axes; use reshape(), or index or reduce an axis"
                 } else {
                     "with shapes aligned at the last axis, each length must be 1 or equal to the target's; use \
                      reshape() or unsqueeze()"

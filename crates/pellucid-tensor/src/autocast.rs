@@ -1,8 +1,9 @@
 //! `autocast`: the mixed precision of a thread (Micikevicius et al. 2018).
 //!
-//! Matrix products are computed in half precision. This halves the memory traffic, and is many times faster on devices
-//! with hardware support. Operations that sum or amplify are computed in `f32`. Parameters keep their dtype: a product
-//! casts its operands, and the gradient is returned in the parameter's dtype.
+//! Matrix products are computed in half precision. Compared with `f32`, this halves the memory traffic, and is many
+//! times faster on devices with hardware support. Operations that sum many elements or amplify rounding errors are
+//! computed in `f32`. Parameters keep their dtype: a product casts its operands, and the gradient is returned in the
+//! parameter's dtype.
 
 use crate::scope_stack::{ScopeStack, SettingScope};
 use pellucid_ir::{DType, Error};

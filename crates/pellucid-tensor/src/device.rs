@@ -78,7 +78,7 @@ impl Registry {
         driver.ok_or_else(|| unavailable(name, "this build has no GPU backend; the feature `wgpu` adds one"))
     }
 
-    /// Lists the valid device names for an error message.
+    /// Lists the backends of this build for an error message.
     fn describe_drivers(&self) -> String {
         let names = self.drivers().map(|driver| format!(", `{}`", driver.name())).collect::<String>();
         let has_gpu = self.drivers().any(|driver| driver.kind() == DeviceKind::Gpu);
@@ -124,7 +124,7 @@ impl Device {
         static WARNED: Once = Once::new();
         let why = match Device::gpu() {
             Ok(gpu) if !gpu.is_software() => return gpu,
-            Ok(gpu) => format!("{gpu} is {}, a software adapter, which is slower", gpu.adapter()),
+            Ok(gpu) => format!("{gpu} is {}, a software adapter, which is slower than the CPU", gpu.adapter()),
             Err(why) => why.to_string(),
         };
         WARNED.call_once(|| warn(format_args!("{why}; using the cpu")));
@@ -148,8 +148,9 @@ impl Device {
         }
     }
 
-    /// Registers the driver of a backend. Its devices are then available by name. [`Device::gpu`] selects among the
-    /// available GPU drivers in the order of registration. The contributor guide has an example.
+    /// Registers the driver of a backend. Its devices are then available by name. [`Device::gpu`] selects the first
+    /// available GPU driver; the drivers of this build precede the registered ones. The contributor guide has an
+    /// example.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the name is empty, already registered, `cpu` or `gpu`, or contains a colon.
@@ -255,7 +256,7 @@ impl Device {
 /// Splits a name such as `wgpu:1` into the driver's name and the index. The default index is 0.
 fn split_name(name: &str) -> Result<(&str, usize)> {
     let Some((driver, index)) = name.split_once(':') else { return Ok((name, 0)) };
-    let invalid = || unavailable(name, "a device is named `cpu`, `gpu`, or a driver and an index, as in `gpu:1`");
+    let invalid = || unavailable(name, "the part of a device name after the colon must be an index, as in `gpu:1`");
     let index = index.parse().map_err(|_| invalid())?;
     Ok((driver, index))
 }

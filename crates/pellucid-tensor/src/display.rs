@@ -37,7 +37,8 @@ pub struct PrintOptions {
     pub edgeitems: usize,
     /// The maximum number of characters in a line. The default is 78.
     pub linewidth: usize,
-    /// Whether floats are printed with exponents. `None`, the default, prints them if digits would otherwise be hidden.
+    /// Whether floats are printed with exponents. `None`, the default, prints exponents if the largest magnitude is at
+    /// least 10⁸, the smallest nonzero magnitude is less than 10⁻⁴, or their ratio exceeds 1000.
     pub sci_mode: Option<bool>,
 }
 
@@ -190,7 +191,8 @@ fn edge_items(tensor: &Tensor, printed_indices: &[Vec<Option<usize>>], axis: usi
     )
 }
 
-/// Returns true if only edge items are printed. This is the case for many elements, and for many rows without elements.
+/// Returns true if only edge items are printed: if there are more elements than `threshold`, or if an axis is longer,
+/// for example in a tensor of many empty rows.
 fn must_summarize(shape: &[usize], threshold: usize) -> bool {
     shape.iter().product::<usize>() > threshold || shape.iter().any(|&len| len > threshold)
 }
@@ -200,7 +202,7 @@ impl PrintedElements {
         let shape = tensor.shape().to_vec();
         let edge = style.options.edgeitems;
         let (edges, is_summarized) = (edge.saturating_mul(2), must_summarize(&shape, style.options.threshold));
-        // The printed indices of every axis; `None` represents the omitted ones.
+        // The printed indices of every axis; `None` stands for the omitted indices.
         let list = |&len: &usize| -> Vec<Option<usize>> {
             if is_summarized && len > edges {
                 (0..edge).map(Some).chain([None]).chain((len - edge..len).map(Some)).collect()
@@ -208,10 +210,10 @@ impl PrintedElements {
                 (0..len).map(Some).collect()
             }
         };
-        // A tensor of many axes can have too many edge items to print.
+        // A tensor with many axes can have too many edge items to print.
         let printed_len = |&len: &usize| if is_summarized { len.min(edges) } else { len };
         if shape.iter().map(printed_len).fold(1, usize::saturating_mul) > MAX_SHOWN {
-            return Err(Error::invalid("print", "too many elements to print; print a part of the tensor"));
+            return Err(Error::invalid("print", "too many elements to print; print a slice of the tensor"));
         }
         let printed_indices: Vec<_> = shape.iter().map(list).collect();
         let elements = engine::preserving_errors(tensor.device(), || {
@@ -271,7 +273,7 @@ fn format_elements(tensor: &Tensor, style: &ElementFormat) -> Result<Vec<String>
 
 /// Formats floats with aligned decimal points. The number of digits after the point is the number that the elements
 /// need to be printed exactly, up to the precision, unless the format string sets it. By default, scientific notation
-/// is used if fixed notation would hide digits.
+/// is used for very large or small values, and for values of very different magnitudes.
 fn format_floats(values: &[f64], dtype: DType, style: &ElementFormat) -> Vec<String> {
     let precision = style.options.precision;
     let finite = || values.iter().copied().filter(|v| v.is_finite() && *v != 0.0).map(f64::abs);

@@ -30,7 +30,7 @@ pub(crate) fn is_eager() -> bool {
     matches!(MODE.get(), ExecutionMode::Eager | ExecutionMode::Immediate | ExecutionMode::NanChecked)
 }
 
-/// Returns true while this thread records a captured step, in which no values exist.
+/// Returns true while this thread records a captured step or runs [`trace`](crate::trace()). No values exist then.
 #[inline]
 pub fn is_capturing() -> bool {
     MODE.get() == ExecutionMode::Capture

@@ -29,7 +29,7 @@ impl OptionRange {
     /// Finite numbers of at least 1.
     pub const AT_LEAST_ONE: OptionRange =
         OptionRange { text: "finite and at least 1", contains: |x| x.is_finite() && x >= 1.0 };
-    /// The counts of at least 1.
+    /// Counts of at least 1.
     pub const COUNT: OptionRange = OptionRange { text: "at least 1", contains: |x| x >= 1.0 };
     /// Numbers in [0, 1).
     pub const FRACTION: OptionRange = OptionRange { text: "in [0, 1)", contains: |x| (0.0..1.0).contains(&x) };

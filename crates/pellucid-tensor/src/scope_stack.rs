@@ -11,11 +11,11 @@ const MAX_SCOPES: usize = 64;
 pub(crate) struct ScopeStack<T> {
     base: T,
     current: Cell<T>,
-    /// The scopes that have not ended: start index and value.
+    /// The scopes that have not ended: the number of the scope in the order of their beginnings, and its value.
     scopes: Cell<[(u64, T); MAX_SCOPES]>,
     /// One bit for each entry of `scopes`: 1 if it is in use.
     live: Cell<u64>,
-    /// The number of scopes that have begun.
+    /// The number of scopes that have begun with an entry in `scopes`.
     begun: Cell<u64>,
 }
 

@@ -24,8 +24,8 @@ pub(crate) struct BufferAllocator {
     largest: usize,
 }
 
-/// Returns the size class of `bytes`: a multiple of 256 that has at most three significant bits if it is 1 KiB or more,
-/// so that at most a fifth of the buffer is unused. Returns `None` on overflow.
+/// Returns the size class of `bytes`: a multiple of 256. Classes above 1 KiB have at most three significant bits, so
+/// that at most a fifth of the buffer is unused. Returns `None` on overflow.
 pub(crate) fn size_class(bytes: usize) -> Option<usize> {
     let bytes = bytes.max(MIN_BYTES);
     let step = (bytes.checked_next_power_of_two()? / 8).max(MIN_BYTES);
@@ -62,7 +62,8 @@ impl BufferAllocator {
         Ok((class, cached))
     }
 
-    /// Ends a reservation without a cached buffer. `is_created` is true if the buffer was created.
+    /// Ends a reservation for which [`reserve`](BufferAllocator::reserve) returned no buffer. `is_created` is true if
+    /// the caller has created the buffer.
     pub(crate) fn finish_creation(&mut self, class: usize, is_created: bool) {
         self.reserved -= class;
         if is_created {

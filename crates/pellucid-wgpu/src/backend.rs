@@ -19,8 +19,7 @@ use std::time::Duration;
 /// A device of [`WgpuDriver`](crate::WgpuDriver).
 ///
 /// [`Backend::run`] records a kernel and returns. Recorded kernels are submitted together, before the next transfer or
-/// wait, in the order of the calls. A kernel of [`Support::Fallback`] must not be passed to [`Backend::run`]; it
-/// returns an error.
+/// wait, in the order of the calls. For a kernel of [`Support::Fallback`], [`Backend::run`] returns an error.
 #[derive(Clone)]
 pub struct Wgpu {
     gpu: Arc<Gpu>,
@@ -121,10 +120,10 @@ impl Backend for Wgpu {
         self.run_described(kernel, &bound, &description).inspect_err(|_| unwritten.discard())
     }
 
-    /// Compiles a plan whose kernels are all [`Support::Native`].
+    /// Compiles a plan. Returns `None` unless all its kernels are [`Support::Native`].
     ///
     /// A launch waits for the checks of indices in its kernels, but not for the kernels after the last check. If a
-    /// check fails, the later kernels of the launch are skipped, and it returns
+    /// check fails, the later kernels of the launch are skipped, and the launch returns
     /// [`pellucid_ir::Error::IndexOutOfBounds`].
     fn prepare_checked(&self, plan: CheckedPlan<'_>) -> Result<Option<Box<dyn CompiledPlan>>> {
         fn metas(operands: &[SlotView]) -> Vec<OperandMeta<'_>> {

@@ -1,7 +1,8 @@
 //! [`ShaderCompiler`]: compiled shaders, and their bind groups.
 //!
-//! Group 0 contains the parameters, at a dynamic offset, and the status buffer; it is the same for all dispatches of a
-//! submission. Group 1 contains the buffers of the operands.
+//! Group 0 contains the parameters, at a dynamic offset, and the status buffer. All dispatches of a submission share
+//! two such groups: one for shaders that read the status, and one for shaders that change it. Group 1 contains the
+//! buffers of the operands.
 
 use crate::cache::GenerationalCache;
 use crate::device::GraphicsDevice;
@@ -10,10 +11,10 @@ use pellucid_ir::{Result, lock};
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex};
 
-/// The number of shaders in a generation of the cache.
+/// The maximum number of shaders in a generation of the cache.
 const CACHED_SHADERS: usize = 1024;
 
-/// The number of layouts in a generation of the cache.
+/// The maximum number of layouts in a generation of the cache.
 const CACHED_LAYOUTS: usize = 256;
 
 /// A pipeline and the layout of its operands.
@@ -72,8 +73,8 @@ impl ShaderCompiler {
         ShaderCompiler { headers, operands: Mutex::new(operands), shaders: Mutex::new(shaders) }
     }
 
-    /// Creates group 0 for the parameters in a buffer, which must have `window` bytes after every offset. The graphics
-    /// API reports errors to the error scopes of the caller.
+    /// Creates the bind groups of group 0 for the parameters in a buffer. A dispatch binds `window` bytes at its
+    /// offset, which must be within the buffer. The graphics API reports errors to the error scopes of the caller.
     pub(crate) fn header_groups(
         &self,
         graphics: &GraphicsDevice,

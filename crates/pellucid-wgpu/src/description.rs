@@ -14,7 +14,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-/// The number of descriptions in a generation of the cache.
+/// The maximum number of descriptions in a generation of the cache.
 const CACHED_DESCRIPTIONS: usize = 1024;
 
 /// One dispatch of a kernel.
@@ -23,7 +23,7 @@ pub(crate) struct DispatchDescription {
     pub(crate) parameters: Parameters,
     /// The buffers of the shader's bindings.
     pub(crate) buffers: Vec<BufferRef>,
-    /// The number of workgroups along both axes.
+    /// The numbers of workgroups along the first and the second axis.
     pub(crate) groups: [u32; 2],
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct DispatchDescription {
 #[derive(Default)]
 pub(crate) struct KernelDescription {
     pub(crate) dispatches: Vec<DispatchDescription>,
-    /// The bytes of [`WgpuCounters::bytes`](crate::counters::WgpuCounters::bytes).
+    /// The number of bytes that a run adds to [`WgpuCounters::bytes`](crate::counters::WgpuCounters::bytes).
     pub(crate) bytes: usize,
     /// The sizes of the scratch buffers in bytes.
     pub(crate) scratch: Vec<usize>,
@@ -39,7 +39,7 @@ pub(crate) struct KernelDescription {
     pub(crate) checks: u32,
 }
 
-/// Returns the run-time parameter of a kernel with this index, or 0 if the kernel has fewer.
+/// Returns run-time parameter `index` of a kernel, or 0 if the kernel has no such parameter.
 pub(crate) fn kernel_scalar(kernel: &Kernel, index: usize) -> Scalar {
     let [first, second] = kernel.params();
     first.get(index).or_else(|| second.get(index - first.len())).copied().unwrap_or_default()
@@ -52,7 +52,7 @@ pub(crate) fn check_scalars(kernel: &Kernel, description: &KernelDescription) ->
     if required <= passed {
         return Ok(());
     }
-    let reason = format!("the programs of the kernel read {required} run-time parameters, got {passed}");
+    let reason = format!("the programs of the kernel read {required} run-time parameters, but the kernel has {passed}");
     Err(Error::invalid(kernel.name(), reason))
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct GraphicsDevice {
     pub(crate) queue: wgpu::Queue,
     limits: wgpu::Limits,
     pub(crate) counters: AtomicCounters,
-    /// The first error after which the device cannot be used: one that no error scope caught, for example the loss of
+    /// The first error after which the device cannot be used: an error that no error scope caught, such as the loss of
     /// the device, or a failed submission of recorded dispatches.
     failure: Arc<Mutex<Option<String>>>,
 }
@@ -57,7 +57,7 @@ impl GraphicsDevice {
         }));
         let lost = failure.clone();
         device.set_device_lost_callback(move |reason, message| {
-            // A destroyed device is dropped on purpose.
+            // A device is destroyed when its last handle is dropped, which is no failure.
             if reason != wgpu::DeviceLostReason::Destroyed {
                 lock(&lost).get_or_insert(format!("the device was lost: {message}"));
             }

@@ -79,7 +79,7 @@ impl<'a> DispatchList<'a> {
             if groups.div_ceil(axis) > axis || parameters > PARAMETER_BYTES || buffers > gpu.graphics.max_bindings() {
                 let reason = format!(
                     "{groups} workgroups with {parameters} bytes of parameters and {buffers} buffers exceed the limits \
-                     of the adapter; run it on the CPU"
+                     of the adapter; run the operation on the CPU"
                 );
                 return Err(Error::invalid(op, reason));
             }

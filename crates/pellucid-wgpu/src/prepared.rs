@@ -1,8 +1,8 @@
 //! Plans prepared for repeated launches.
 //!
-//! All operands are checked, all shaders compiled and all parameters written once. A launch uses the buffers of the
-//! slots and the scratch memory of the plan. A launch binds them, records all dispatches and submits them together.
-//! Bind groups are cached for the most recent storages, so a launch with these storages creates nothing.
+//! All operands are checked, all shaders compiled and all parameters written once. A launch binds the buffers of the
+//! slots and the scratch memory of the plan, encodes all dispatches and submits them together. Bind groups are cached
+//! for the most recent storages, so a launch with these storages creates nothing.
 //!
 //! A launch of a plan with checks of indices is two submissions: the dispatches up to the last check, and the rest. The
 //! host waits for the first submission, while the device runs the second.
@@ -45,7 +45,7 @@ struct PlanWork {
     dispatches: Vec<ReadyDispatch>,
     /// The bytes that all kernels read and write.
     bytes: usize,
-    /// The launch of each check.
+    /// The index of the launch to which each check belongs.
     check_launches: Vec<usize>,
     /// The number of dispatches up to the last check.
     checked_dispatches: usize,
@@ -275,7 +275,7 @@ impl CompiledPlan for WgpuPlan {
         let buffers = self.slot_buffers(slots.storages()).map_err(LaunchFailure::before_all)?;
         let unwritten = UnwrittenBuffers::new(buffers.iter().copied().flatten());
         self.run(&buffers).inspect_err(|failed| {
-            // If a later launch failed, the launches before it have written their outputs.
+            // If a launch other than the first failed, the launches before it have written their outputs.
             if failed.launch().is_none_or(|launch| launch == 0) {
                 unwritten.discard();
             }

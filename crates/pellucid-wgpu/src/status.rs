@@ -1,12 +1,12 @@
 //! The status word of a device.
 //!
 //! Every shader first reads the status word and returns if it is not 0. The check of an index array is two dispatches:
-//! the first finds the position of the first index out of bounds, the second one sets the status word, and stores the
-//! index, if there is one. All later kernels then do nothing, until the host reads the status and resets it.
+//! the first finds the position of the first index out of bounds. If there is such an index, the second sets the status
+//! word and stores the index. All later kernels then do nothing, until the host reads the status and resets it.
 //!
-//! The host reads the status after every submission with checks, before any other submission. So a failed check skips
-//! only kernels of the same `run` or the same launch of a plan, which returns the error. The host also resets the
-//! status if it cannot read it.
+//! The host reads the status after every submission with checks. Before that, it submits only the rest of the same
+//! launch of a plan. So a failed check skips only kernels of the same `run` or the same launch of a plan, which returns
+//! the error. The host also resets the status if it cannot read it.
 
 use crate::device::GraphicsDevice;
 use pellucid_ir::{Error, Result, lock};
@@ -83,7 +83,7 @@ impl StatusReader {
         StatusReader { copy: graphics.create_buffer("status copy", STATUS_BYTES, usage), passed: 0 }
     }
 
-    /// Adds a copy of the status for [`confirm`](StatusReader::confirm), before which no other work is submitted.
+    /// Adds a copy of the status for [`confirm`](StatusReader::confirm). Until then, no other call may submit work.
     pub(crate) fn copy(&self, encoder: &mut wgpu::CommandEncoder, status: &StatusBuffer) {
         encoder.copy_buffer_to_buffer(&status.buffer, 0, &self.copy, 0, STATUS_BYTES as u64);
     }

@@ -38,7 +38,7 @@ pub(crate) struct ReadyDispatch {
     pub(crate) offset: u32,
     /// The index of the bind group of the operands.
     pub(crate) operand_group: usize,
-    /// The number of workgroups along both axes.
+    /// The numbers of workgroups along the first and the second axis.
     pub(crate) groups: [u32; 2],
 }
 
@@ -107,8 +107,8 @@ impl RecordedDispatches {
     /// Submits the recorded dispatches and a copy of `status`, if it is given, for [`StatusReader::confirm`].
     ///
     /// # Errors
-    /// [`Error::DeviceUnavailable`] if the graphics API rejects the submission. The device has then failed: the calls
-    /// that recorded the dispatches have returned, so no later error could name the storages that they did not write.
+    /// [`Error::DeviceUnavailable`] if the graphics API rejects the submission. The device then counts as failed: the
+    /// calls that recorded the dispatches have already returned without an error, and their outputs were not written.
     pub(crate) fn submit_with_status(
         &mut self,
         graphics: &GraphicsDevice,

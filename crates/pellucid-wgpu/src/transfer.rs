@@ -1,5 +1,5 @@
-//! Copies between host and device, and waits. Device copies transfer full words; the functions of this module also
-//! transfer parts of words.
+//! Copies between host and device, and waits. The graphics API copies full words; the functions of this module also
+//! copy parts of words.
 
 use crate::buffer::{UnwrittenBuffers, WgpuBuffer};
 use crate::gpu::Gpu;
@@ -7,7 +7,7 @@ use pellucid_ir::backend::Buffer;
 use pellucid_ir::{Error, Result};
 use std::ops::Range;
 
-/// The size of a word, the unit of device copies.
+/// The size in bytes of a word, the unit of copies of the graphics API.
 const WORD: usize = 4;
 
 /// Copies `bytes` to a buffer, starting at byte `offset`. The other bytes keep their values.

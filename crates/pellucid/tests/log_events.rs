@@ -35,7 +35,7 @@ fn an_operation_without_a_kernel_of_the_device_is_logged_once() {
     let x = Tensor::from([3.0f32, 1.0, 2.0]).to("toy".parse::<Device>().unwrap());
     let sorted = || _ = x.cumsum(0).to_vec::<f32>();
     let warning: &[&str] =
-        &["WARN ", "toy:0 has no kernel for `scan`; it runs on the CPU, and its operands are copied there and back"];
+        &["WARN ", "toy:0 has no kernel for these operands of `scan`; the CPU runs it, and its operands are copied"];
     assert_events(&events(sorted), &[warning]);
     assert_events(&events(sorted), &[]);
 }

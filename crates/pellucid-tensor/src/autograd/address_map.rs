@@ -5,7 +5,8 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
-/// A map from addresses to values: a short list for few entries (a chain has one at a time), then a hash table.
+/// A map from addresses to values: a list for the first few entries, then a hash table. The backward pass of a chain of
+/// operations has one entry at a time.
 #[derive(Default)]
 pub(crate) struct AddressMap<V> {
     few: SmallVec<[(usize, V); 8]>,

@@ -26,11 +26,12 @@ thread_local! {
     static LINES: RefCell<HashMap<usize, String>> = RefCell::default();
 }
 
-/// Checks the result of every kernel on this thread for NaN until the guard is dropped. If a result contains NaN and no
-/// input does, the operation fails with [`Error::Anomaly`](crate::Error::Anomaly), which names the kernel. In a
-/// backward pass the error also names the operation whose gradient is computed. If the mode was on in the forward pass,
-/// the error also contains the file and line of that operation's forward call. The checks are slow. On a device that
-/// defers its kernels, each kernel then runs immediately. Kernels inside [`lazy`](crate::lazy) are not checked.
+/// Checks the result of every kernel on this thread for NaN until the guard is dropped. If a kernel has inputs without
+/// NaN and its result contains NaN, the operation fails with [`Error::Anomaly`](crate::Error::Anomaly), which names the
+/// kernel. In a backward pass the error also names the operation whose gradient is computed. If the mode was on in the
+/// forward pass, the error also contains the file and line of that operation's forward call. The checks are slow. On a
+/// device that defers its kernels, each kernel then runs immediately. Kernels inside [`lazy`](crate::lazy) are not
+/// checked.
 ///
 /// ```
 /// use pellucid::{detect_anomaly, BackwardOptions, Error, Tensor};
@@ -53,7 +54,7 @@ impl Drop for AnomalyMode {
     }
 }
 
-/// Guard for a method call in anomaly mode.
+/// Guard of the outermost method call in progress, in anomaly mode. The call ends when the guard is dropped.
 #[derive(Debug)]
 pub struct CallLocationGuard(());
 
@@ -105,8 +106,8 @@ pub(crate) fn forward_location(node: &Arc<GraphNode>) -> Option<String> {
     LINES.with_borrow(|lines| lines.get(&address(node).addr()).cloned())
 }
 
-/// Returns the innermost stack frame outside the library, for calls to functions of `ops`. The program must be compiled
-/// with line tables.
+/// Returns the file and line of the innermost stack frame outside the library, for calls to functions of `ops`, which
+/// do not record the caller. The program must be compiled with line tables.
 fn caller_frame() -> Option<String> {
     let trace = Backtrace::force_capture().to_string();
     let files = trace.lines().filter_map(|line| line.trim().strip_prefix("at "));

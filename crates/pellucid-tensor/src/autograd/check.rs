@@ -36,7 +36,7 @@ impl Default for GradCheckOptions {
 ///
 /// # Errors
 /// [`Error::GradCheck`] names the first entry that differs; [`Error::InvalidArgument`] if no input requires a gradient;
-/// [`Error::DTypeMismatch`] for one that is not `f64`; the errors of `f`.
+/// [`Error::DTypeMismatch`] if an input that requires a gradient is not `f64`; the errors of `f`.
 pub fn gradcheck(
     f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>,
     inputs: &[&Tensor],
@@ -57,7 +57,8 @@ fn check_tracked(name: &'static str, inputs: &[&Tensor]) -> Result<()> {
     }
 }
 
-/// Checks the gradient of `f` by [`gradcheck`], as a function of the inputs and of the incoming gradients.
+/// Checks the second derivatives of `f`: applies [`gradcheck`] to the gradient of `f`, as a function of the inputs and
+/// of the incoming gradients.
 ///
 /// # Errors
 /// The errors of [`gradcheck`].

@@ -25,7 +25,7 @@ use std::sync::{Arc, Weak};
 ///
 /// f may use captured leaves, such as a layer's parameters, if they are among the inputs: every tensor through which
 /// gradients flow must be an input. f runs once in the forward pass and once in every backward pass of its results, and
-/// must compute the same each time. Derivatives of every order are supported.
+/// must compute the same values in every run. Derivatives of every order are supported.
 ///
 /// ```
 /// use pellucid::{checkpoint, Tensor};
@@ -82,7 +82,7 @@ impl InputRole {
     }
 }
 
-/// The operation Fₖ, whose inputs are the inputs of f followed by the incoming gradients of F₀, F₁, ..
+/// The operation Fₖ, whose inputs are the inputs of f followed by the incoming gradients of F₀ to Fₖ₋₁.
 struct Recomputation {
     f: Arc<CheckpointedFn>,
     /// The thread's random generator in the forward pass.
@@ -90,7 +90,7 @@ struct Recomputation {
     /// The states of the generator before the first run of f, on all devices on which f draws random numbers.
     initial_states: StateRecord,
     roles: Vec<InputRole>,
-    /// The number of inputs of each of F₀, F₁, .. Fₖ.
+    /// The numbers of inputs of F₀ to Fₖ.
     input_counts: Vec<usize>,
 }
 
@@ -99,12 +99,12 @@ impl Recomputation {
         self.input_counts.len() - 1
     }
 
-    /// Returns true if input i has a gradient. Incoming gradients have one.
+    /// Returns true if Fₖ₊₁ computes a gradient for input i of Fₖ. It does so for every incoming gradient.
     fn is_tracked(&self, i: usize) -> bool {
         !matches!(self.roles.get(i), Some(InputRole::Untracked))
     }
 
-    /// Returns the inputs of Fₖ that have gradients.
+    /// Returns the indices of the inputs of Fₖ, with k = `level`, for which Fₖ₊₁ computes a gradient.
     fn tracked(&self, level: usize) -> impl Iterator<Item = usize> + '_ {
         (0..self.input_counts[level]).filter(|&i| self.is_tracked(i))
     }
@@ -113,8 +113,8 @@ impl Recomputation {
     /// occurrence. Later occurrences get new leaves, because each input has its own gradient.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if an input that is a leaf has moved to another device since the first run of f,
-    /// which may also use the leaf itself.
+    /// [`Error::InvalidArgument`] if an input that is a leaf has moved to another device since the first run of f: f
+    /// may also use the leaf itself.
     fn graph_leaves(&self, inputs: &[&Array]) -> Result<Vec<Tensor>> {
         let mut leaves: Vec<Tensor> = Vec::with_capacity(inputs.len());
         for (i, array) in inputs.iter().enumerate() {
@@ -137,7 +137,7 @@ impl Recomputation {
         Ok(leaves)
     }
 
-    /// Computes Fₖ(x) with recording on.
+    /// Computes Fₖ(x), with k = `level`, while recording is on.
     fn evaluate(&self, level: usize, x: &[Tensor]) -> Result<Vec<Tensor>> {
         let Some(below) = level.checked_sub(1) else { return (self.f)(&x[..self.input_counts[0]]) };
         let outputs = self.evaluate(below, x)?;

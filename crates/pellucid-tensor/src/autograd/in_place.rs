@@ -1,9 +1,9 @@
 //! Recorded writes in place.
 //!
-//! A recorded write replaces the history of the base value of its target ([`ViewBase`]). The node of the write has two
-//! inputs: the base value before the write, and the source. The node saves no elements. The gradient of the base value
-//! is the incoming gradient with zeros in the written region; the gradient of the source is the incoming gradient in
-//! that region.
+//! A recorded write replaces the history of the base value of its target ([`ViewBase`]). The inputs of the node of the
+//! write are the base value before the write, unless all of it is overwritten, and the source. The node saves no
+//! elements except the index of a write to selected elements. The gradient of the base value is the incoming gradient
+//! with zeros in the written region; the gradient of the source is the incoming gradient in that region.
 
 use super::anomaly::note_forward_location;
 use crate::array::Array;
@@ -29,7 +29,7 @@ pub(crate) fn collect_writes<R>(f: impl FnOnce() -> R) -> (R, Vec<WrittenBase>) 
 
 /// Adds writes to the collection of this thread, if there is one.
 pub(crate) fn add_writes(written: impl IntoIterator<Item = WrittenBase>) {
-    // The histories of writes that are not collected are dropped outside the borrow.
+    // If the writes are not collected, their histories are dropped when this function returns, outside the borrow.
     if WRITTEN.with_borrow(Option::is_some) {
         WRITTEN.with_borrow_mut(|list| list.get_or_insert_default().extend(written));
     }
@@ -49,8 +49,8 @@ impl InPlaceWrite {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if an operation that is not declared as a view returned memory of this tensor, if the
-    /// tensor moved to another device after views of it were created, or if it is a view that was created under
-    /// `no_grad`.
+    /// tensor moved to another device or changed its dtype after views of it were created, or if it is a view that was
+    /// created under `no_grad`.
     pub(crate) fn new(op: &'static str, target: &Tensor, view: &Array) -> Result<InPlaceWrite> {
         let base = target.view_base().clone();
         if base.is_opaque() {
@@ -63,8 +63,9 @@ impl InPlaceWrite {
         }
         if base.is_moved() {
             let reason = format!(
-                "the target of shape {} has views, or is a view, and the base moved to another device after they were \
-                 created, so a write would not reach all of them; write into a copy() of it, or under no_grad()",
+                "the target of shape {} has views, or is a view, and the base moved to another device or changed \
+                 its dtype after they were created, so a write would not reach all of them; write into a copy() of \
+                 it, or under no_grad()",
                 target.shape()
             );
             return Err(Error::invalid(op, reason));

@@ -1,4 +1,5 @@
-//! The types of an [`Operation`]'s methods: `use crate::autograd::interface::*` in the file of an operation.
+//! The types in the signatures of [`Operation`]'s methods. The file of an operation imports all of them:
+//! `use crate::autograd::interface::*`.
 
 pub(crate) use super::operation::{Arrays, Operation};
 pub(crate) use crate::array::Array;

@@ -20,7 +20,7 @@ pub(super) struct NodeInputs {
     pub(super) slots: SmallVec<[Option<Arc<GradientSlot>>; 2]>,
     /// The inputs whose gradient is needed.
     pub(super) needed: NeedsInputGrad,
-    /// Whether a gradient is needed.
+    /// Whether the gradient of any input is needed.
     pub(super) is_any_needed: bool,
 }
 
@@ -126,8 +126,9 @@ impl Node {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] unless there is one incoming gradient for each output; [`Error::ShapeMismatch`] if
-    /// the shape of one differs from its output; [`Error::DeviceMismatch`] if one is pinned to another device;
-    /// [`Error::GraphFreed`] if a backward pass has freed the saved values; [`Error::SavedValueModified`].
+    /// the shape of an incoming gradient differs from the shape of its output; [`Error::DeviceMismatch`] if an incoming
+    /// gradient is pinned to another device; [`Error::GraphFreed`] if a backward pass has freed the saved values;
+    /// [`Error::SavedValueModified`].
     pub fn backward(&self, grad_outputs: &[Option<&Tensor>]) -> Result<Vec<Option<Tensor>>> {
         let (node, name) = (&self.0, self.name());
         if grad_outputs.len() != node.outputs_meta.len() {

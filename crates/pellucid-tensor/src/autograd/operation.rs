@@ -19,7 +19,8 @@ use std::sync::{Arc, Weak};
 /// The outputs of a forward computation, usually one.
 pub type Arrays = SmallVec<[Array; 1]>;
 
-/// A differentiable operation. A value is created for each application, and holds its arguments (axes, parameters).
+/// A differentiable operation. Each application uses a new value of the type, which stores the arguments (axes,
+/// parameters).
 ///
 /// Built-in operations use the same interface as a user's own:
 ///
@@ -62,8 +63,8 @@ pub trait Operation: Send + Sync + 'static {
     /// Returns the name that errors and the graph show.
     fn name(&self) -> &'static str;
 
-    /// Computes the outputs and saves the values that `backward` needs. Nothing is recorded during the call. All checks
-    /// precede the first kernel; therefore an error changes nothing.
+    /// Computes the outputs and saves the values that `backward` needs. Nothing is recorded during the call. An
+    /// implementation checks its inputs before its first kernel, so that an error changes nothing.
     fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays>;
 
     /// Computes the gradient of every needed input from the gradients of the outputs, in differentiable tensor
@@ -167,8 +168,8 @@ pub fn apply_one<O: Operation>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
     apply_one_object(&mut Some(op), inputs)
 }
 
-/// An operation during [`apply`], until a node owns it. Only the creation of the node is generic; the other code of
-/// [`apply`] is compiled once for all operations.
+/// An operation that [`apply`] runs, and then moves into a node. Only the creation of the node is generic; the other
+/// code of [`apply`] is compiled once for all operations.
 trait AppliedOperation {
     fn operation(&self) -> &dyn Operation;
 
@@ -256,7 +257,7 @@ fn checked_forward(op: &dyn Operation, inputs: &[&Array], saves: &mut SaveForBac
     let _call = CallScope::enter();
     let outputs = op.forward(inputs, saves)?;
     if outputs.is_empty() {
-        return Err(Error::invalid(op.name(), "forward returned no output; an operation has at least one"));
+        return Err(Error::invalid(op.name(), "forward() returned no output, but an operation must have at least one"));
     }
     Ok(outputs)
 }
@@ -265,7 +266,8 @@ fn apply_one_object(op: &mut dyn AppliedOperation, inputs: &[&Tensor]) -> Result
     let name = op.operation().name();
     let mut outputs = apply_object(op, inputs)?;
     if outputs.len() > 1 {
-        let reason = format!("forward returned {} outputs, and apply_one() returns one; use apply()", outputs.len());
+        let reason =
+            format!("forward() returned {} outputs, but apply_one() returns only one; use apply()", outputs.len());
         return Err(Error::invalid(name, reason));
     }
     Ok(outputs.pop().expect("an applied operation must have an output"))
@@ -281,7 +283,7 @@ pub(crate) fn arrays_of<'a>(tensors: &[&'a Tensor]) -> SmallVec<[&'a Array; 4]> 
     arrays
 }
 
-/// Lets outputs that share memory with an input share its history, as views do.
+/// Makes outputs that share memory with an input share the input's history, as views do.
 #[inline]
 fn share_history(is_view: bool, inputs: &[&Tensor], outputs: &[Tensor]) {
     for output in outputs {
@@ -370,8 +372,8 @@ pub(crate) fn record_outputs<D: Derivative>(
     build_results(outputs, |outputs, output| GraphNode::new(edges, metas_of(outputs), output, saved, derivative))
 }
 
-/// Creates the results and their node, which `node` creates from the outputs and a handle to the single result. A
-/// result owns the node, and the node has weak references to its results.
+/// Creates the results and their node. `node` creates the node from the outputs and a weak handle to the result, which
+/// dangles if there are several results. A result owns the node, and the node has weak references to its results.
 #[inline]
 fn build_results(
     mut outputs: Arrays,

@@ -148,7 +148,7 @@ impl NodeQueue {
     }
 }
 
-/// A leaf with its gradient of this pass.
+/// The gradient slot of a leaf, with the sum of the gradients that the leaf has received in this pass.
 struct LeafGradient {
     slot: Arc<GradientSlot>,
     gradient: Option<Tensor>,
@@ -166,7 +166,7 @@ pub(crate) struct BackwardPass<'a> {
     /// The gradients of results that retain them, with their slots.
     retained: Vec<(Arc<GradientSlot>, Tensor)>,
     shared: SharedStorages,
-    /// Only for `grad`: the targets, and a map from nodes to whether a target is reachable from them.
+    /// The targets of `grad`, and for each node whether a target is reachable from it; `None` in any other pass.
     targets: Option<(&'a mut [GradTarget], AddressMap<bool>)>,
     /// The output whose preset gradient starts the pass.
     preset: Option<Edge>,
@@ -188,8 +188,8 @@ impl<'a> BackwardPass<'a> {
         }
     }
 
-    /// Collects the gradients of `targets` instead of filling slots. `leads` stores for each node whether a target is
-    /// reachable from it.
+    /// Makes the pass collect the gradients of `targets`, instead of adding gradients to slots. `leads` stores for each
+    /// node whether a target is reachable from it.
     pub(crate) fn with_targets(mut self, targets: &'a mut [GradTarget], leads: AddressMap<bool>) -> BackwardPass<'a> {
         self.targets = Some((targets, leads));
         self
@@ -245,8 +245,8 @@ impl<'a> BackwardPass<'a> {
     /// Runs the backward computation of one node and adds the results to the gradients of its producers.
     fn run_node(&mut self, node: &Arc<GraphNode>, gradients: &[Option<Tensor>]) -> Result<()> {
         let mut inputs = NodeInputs::new(node, |edge| self.is_needed(edge));
-        // The node computes a target and leads to no other target. It is not part of the graph of this pass: a later
-        // pass may start from the target.
+        // The node computes a target, and no other target is reachable from it. It does not run, and keeps its saved
+        // values: a later pass may start from the target.
         if self.targets.is_some() && !inputs.is_any_needed {
             return Ok(());
         }
@@ -271,9 +271,9 @@ impl<'a> BackwardPass<'a> {
         Ok(())
     }
 
-    /// Takes the sum that an input has received, for an operation on `device` that adds its own contribution. Returns
-    /// `None` if there is no sum yet, if the sum has a history, if kernels are deferred, or if the sum is on another
-    /// device because the input is a leaf that has moved.
+    /// Takes the sum of the gradients that an input has received so far, so that an operation on `device` can add its
+    /// contribution to it. Returns `None` if there is no sum yet, if the sum has a history, if kernels are deferred, or
+    /// if the sum is on another device because the input is a leaf that has moved.
     fn take_sum(&mut self, edge: &Edge, slot: Option<&Arc<GradientSlot>>, device: Device) -> Option<Tensor> {
         let sum = match edge {
             Edge::Node(node, index) => {
@@ -344,7 +344,8 @@ impl<'a> BackwardPass<'a> {
         Ok(copy)
     }
 
-    /// Passes the complete gradients of a node's outputs to hooks and targets, and keeps those that are retained.
+    /// Passes the complete gradients of a node's outputs to hooks and targets, and keeps the gradients of outputs that
+    /// retain them.
     fn observe(&mut self, node: &Arc<GraphNode>, gradients: &mut [Option<Tensor>]) -> Result<()> {
         if is_capturing() {
             node.keep_hooks_of_live_outputs();

@@ -30,7 +30,7 @@ impl Derivative for ToDevice {
     }
 }
 
-/// Records `copy`, a copy of x's elements on another device, as a result of x.
+/// Returns `copy`, a copy of x's elements on another device, as a tensor, and records that it was computed from x.
 fn copied(x: &Tensor, copy: Array) -> Tensor {
     if !(is_grad_enabled() && x.requires_grad()) {
         return Tensor::from(copy);
@@ -101,7 +101,7 @@ pub(crate) fn on_device_of(op: &'static str, target: &Tensor, source: &Tensor) -
     on_device(op, target.device(), source)
 }
 
-/// Returns x on the device of `like`, as a result of an operation on `like`. It is pinned if `like` is pinned.
+/// Returns x on the device of `like`. If `like` is pinned, the result is pinned too.
 ///
 /// # Errors
 /// [`Error::DeviceMismatch`] if x is pinned to another device.

@@ -12,8 +12,8 @@ use std::sync::{Arc, Weak};
 /// The storages of gradients that have other owners: the caller of the pass, hooks, slots, saved values.
 ///
 /// A storage may be freed during the pass. The weak handle keeps its address from being reused, so a new storage is
-/// never mistaken for an inserted one. An additional copy would change the order of a later pass over the recorded
-/// graph.
+/// never mistaken for an inserted one. Otherwise its gradient would be copied, and the additional node would change the
+/// order of a later pass over the recorded graph.
 #[derive(Default)]
 pub(crate) struct SharedStorages {
     addresses: AddressMap<()>,
@@ -38,10 +38,11 @@ impl SharedStorages {
 
 /// Returns a gradient with unique storage; aliased or broadcast gradients are copied.
 ///
-/// Gradient clipping writes into the gradient of each leaf once. However, the terms of a sum share one gradient, and
-/// the caller, a hook or a slot may hold it too. Recorded kernels and graphs hold their operands. Therefore, deferred
-/// and captured steps, and gradients with a history, look up aliased storages in `shared`. This lookup does not detect
-/// a tensor that a user's operation returns and also keeps.
+/// Gradient clipping scales the gradient of each leaf in place, so no two gradients may share a storage. However, the
+/// backward pass of a sum returns the same gradient for all terms, and the caller, a hook or a slot may hold it too. An
+/// immediate kernel keeps no handle to its operands, so counting handles detects a shared storage. Recorded kernels and
+/// graphs hold handles to their operands. Therefore, deferred and captured steps, and gradients with a history, look up
+/// the storage in `shared`. This lookup does not detect a tensor that a user's operation returns and also keeps.
 #[inline]
 pub(crate) fn with_unique_storage(gradient: Tensor, shared: &mut SharedStorages) -> Result<Tensor> {
     let is_own = match engine::is_immediate(gradient.device()) {

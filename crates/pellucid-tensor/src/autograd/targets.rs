@@ -19,7 +19,7 @@ impl GradTarget {
     }
 }
 
-/// Marks the targets that `edge` leads to directly. Returns true if there is one.
+/// Marks the targets to which `edge` refers. Returns true if there are any.
 fn mark_reached(targets: &mut [GradTarget], edge: &Edge) -> bool {
     let mut is_reached = false;
     if edge.is_tracked() {

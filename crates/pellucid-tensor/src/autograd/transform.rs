@@ -166,15 +166,15 @@ fn check_count(op: &'static str, role: &str, vectors: usize, count: usize) -> Re
         false => Err(Error::invalid(
             op,
             format!(
-                "the list must contain one vector for each {role}: {count}, got {vectors}; zeros_like() creates a \
-                 vector of zeros"
+                "the list must contain one vector for each of the {count} {role}s, got {vectors}; zeros_like() creates \
+                 a vector of zeros"
             ),
         )),
     }
 }
 
-/// Returns an error unless there is one vector for each of `tensors`, of the same shape. `role` names the tensors in
-/// the error.
+/// Returns an error unless there is one vector for each of `tensors`, with the shape of the tensor. `role` names the
+/// tensors in the error.
 fn check_vectors(op: &'static str, role: &str, vectors: &[&Tensor], tensors: &[&Tensor]) -> Result<()> {
     check_count(op, role, vectors.len(), tensors.len())?;
     match vectors.iter().zip(tensors).enumerate().find(|(_, (v, t))| v.shape() != t.shape()) {
@@ -197,8 +197,8 @@ fn check_floats<'a>(op: &'static str, role: &str, tensors: impl IntoIterator<Ite
     }
 }
 
-/// Returns tracked tensors with the same values. With `keeps_history`, gradients flow on to inputs that require one. An
-/// input that is not a float is rejected with an error of `op`.
+/// Returns tracked tensors with the same values. With `keeps_history`, gradients also flow to the given inputs that
+/// require a gradient. An input that is not a float is rejected with an error of `op`.
 pub(super) fn track_inputs(op: &'static str, keeps_history: bool, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     check_floats(op, "input", inputs.iter().copied())?;
     let fresh = |t: &&Tensor| {
@@ -259,11 +259,12 @@ pub fn jvp(
     let outputs = f(&inputs)?;
     check_floats("jvp", "output", &outputs)?;
     let products = engine::run_deferred(|| {
-        // The values of the duals do not matter, but zeros would hide a gradient that does not depend on them.
+        // The values of the duals do not change the result. They are not 0, because a gradient that has lost its
+        // history is detected only if it is nonzero.
         let dual = |y: &Tensor| Ok(ones_like(y)?.requires_grad_(true));
         let duals: Vec<Tensor> = outputs.iter().map(dual).collect::<Result<_>>()?;
         let duals: Vec<&Tensor> = duals.iter().collect();
-        // If the gradient of an output does not depend on its dual variable, the output does not depend on the inputs.
+        // A dual variable on which no gradient depends gets a zero product: its output does not depend on the inputs.
         second_gradient(vector_jacobian_products(&outputs, &inputs, &duals, true)?, tangents, &duals, create_graph)
     })?;
     Ok((outputs, products))

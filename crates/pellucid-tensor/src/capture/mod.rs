@@ -31,8 +31,8 @@ type RecordedFn<'a> = &'a mut dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>>;
 pub struct CaptureOptions {
     /// The passes that optimize the plan. No pass changes a bit of any result.
     pub passes: Passes,
-    /// The maximum number of recordings for different shapes of the inputs. The least recently launched one is dropped
-    /// first.
+    /// The maximum number of cached recordings, for example for different shapes of the inputs. A recording that
+    /// exceeds it replaces the least recently used one.
     pub max_recordings: usize,
     /// Whether the CPU packs the right factors of matrix products that the step only reads, such as weights of `f32`
     /// and `f64` in inference, at the first launch. The packed weights take as much memory as the weights, and all
@@ -59,8 +59,8 @@ impl CaptureOptions {
 pub struct CacheStats {
     /// The number of launches that found a valid recording.
     pub hits: u64,
-    /// The number of launches that recorded the step: the first one of an unrecorded step, and launches with inputs of
-    /// new shapes, other values of [host flags](crate::HostFlag), other hooks, or replaced state.
+    /// The number of launches that recorded the step: the first launch of an unrecorded step, and launches with inputs
+    /// of new shapes, other values of [host flags](crate::HostFlag), other hooks, or replaced state.
     pub misses: u64,
     /// The number of cached recordings.
     pub len: usize,
@@ -118,7 +118,7 @@ impl<F: ?Sized> fmt::Debug for Captured<'_, F> {
 /// A captured step that stays on its thread, because its closure is not `Send`. [`capture_local`] returns it.
 pub type LocalCaptured<'f> = Captured<'f, dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>> + 'f>;
 
-/// The recordings of a step. The type has no parameters, so its code is compiled once, in this crate.
+/// The recordings of a step. The type has no type parameters, so its code is compiled once, in this crate.
 struct Recordings {
     options: CaptureOptions,
     /// The cached recordings, in the order of their last launch or preparation; the latest is last.
@@ -173,9 +173,9 @@ struct Recordings {
 ///
 /// # Errors
 /// The error that the step returns; [`Error::ReadInCapture`] if the step reads a value, branches on one, or has a shape
-/// that depends on one; [`Error::NotAFixedPoint`] if a gradient is set before the step and not after it, or the reverse
-/// (a step may set one that it clears first); [`Error::InvalidArgument`] if it writes into an input; any error of an
-/// operation in it. Other panics of the step propagate.
+/// that depends on one; [`Error::NotAFixedPoint`] if the step removes a gradient that existed before it, or creates a
+/// gradient without clearing it first; [`Error::InvalidArgument`] if it writes into an input; any error of an operation
+/// in it. Other panics of the step propagate.
 #[doc(alias("compile", "CUDAGraph"))]
 pub fn capture<'f, O: IntoOutputs>(
     step: impl FnMut(&[Tensor]) -> O + Send + 'f,
@@ -272,17 +272,17 @@ pub fn capture_local_with<'f, O: IntoOutputs>(
 }
 
 impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
-    /// Executes the step on these inputs. An input that the step only reads is used in place if it is contiguous and
-    /// starts at the beginning of its storage. Other inputs are copied into buffers of the step.
+    /// Executes the step on these inputs. An input that the step only reads, and does not return, is used in place if
+    /// it is contiguous and starts at the beginning of its storage. Other inputs are copied into buffers of the step.
     ///
     /// # Errors
     /// [`Error::InputMismatch`] for a different number of inputs, or for an input on a different device than the
     /// tensors that the closure uses; [`Error::InvalidArgument`] for an input that shares memory with a tensor that the
     /// step writes before its last read of the input; the error of a kernel that rejects a value, such as an index out
     /// of bounds: kernels before it have then written. The step is recorded again, with the errors of [`capture`], if
-    /// shapes, dtypes or devices differ, if a gradient has a new storage, or if the closure uses different tensors than
-    /// before. A tensor counts as replaced if only recorded steps hold it. In debug builds, launches 2 and 3 run
-    /// [`verify`](Captured::verify) first, which may return [`Error::CaptureChanged`].
+    /// no cached recording has the [key](Captured) of this launch, if a gradient has a new storage, or if the closure
+    /// uses different tensors than before. A tensor counts as replaced if only recorded steps hold it. In debug builds,
+    /// launches 2 and 3 run [`verify`](Captured::verify) first, which may return [`Error::CaptureChanged`].
     pub fn launch(&mut self, inputs: &[&Tensor]) -> Result<Outputs<'_>> {
         self.recordings.launch(closure(&mut self.step), inputs)
     }
@@ -327,18 +327,18 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
         self.recordings.cached.clear();
     }
 
-    /// Returns the shapes of the outputs of a launch with these inputs, or `None` if the launch would record the step.
+    /// Returns the shapes of the outputs of a launch with these inputs, or `None` if there is no recording for them.
     pub fn output_shapes(&self, inputs: &[&Tensor]) -> Option<impl ExactSizeIterator<Item = &Shape>> {
         let is_valid = |step: &&CompiledStep| step.fits(inputs) && step.has_current_bindings();
         let step = self.recordings.cached.iter().rev().find(is_valid)?;
         Some(step.outputs().iter().map(Tensor::shape))
     }
 
-    /// Records the step again, without running a kernel, and compares the recordings. Gradients from before the step
-    /// are taken from the first recording, because a launch detects replaced gradients.
+    /// Records the step again, without running a kernel, and compares the recordings. The new recording starts with the
+    /// gradients with which the existing one started, because a launch detects replaced gradients.
     ///
     /// # Errors
-    /// [`Error::CaptureChanged`] names the first difference: a host value that has changed since the recording.
+    /// [`Error::CaptureChanged`] names the first difference, such as a host value that has changed since the recording.
     pub fn verify(&mut self) -> Result<()> {
         match self.recordings.cached.len().checked_sub(1) {
             Some(last) => self.recordings.verify(closure(&mut self.step), last),
@@ -400,8 +400,8 @@ impl Recordings {
     }
 
     fn verify(&mut self, step: RecordedFn<'_>, index: usize) -> Result<()> {
-        // A gradient that was replaced since the recording, perhaps by another thread, is not a host value. The next
-        // launch records the step again.
+        // A gradient that was replaced since the recording, perhaps by another thread, does not count as a difference:
+        // the next launch records the step again.
         let (key, entries) = (self.cached[index].key(), self.cached[index].entry_gradients().clone());
         let again = self.compiled(step, key, entries, CaptureOptions::unchanged())?;
         match self.cached[index].difference(&again) {
@@ -432,8 +432,8 @@ impl Recordings {
         Ok(existing.is_none())
     }
 
-    /// Returns the index of a valid recording for these inputs, or `None`. Recordings that are no longer valid are
-    /// dropped.
+    /// Returns the index of a valid recording for these inputs, or `None`. Recordings for these inputs whose gradients
+    /// or tensors were replaced are dropped.
     fn find(&mut self, step: RecordedFn<'_>, inputs: &[&Tensor]) -> Result<Option<usize>> {
         check_untracked(inputs)?;
         let expected = self.cached.last().map_or(inputs.len(), |s| s.key().inputs());
@@ -496,7 +496,7 @@ impl Recordings {
         let mut step = self.compiled(step, &StepKey::new(inputs), Vec::new(), self.options)?;
         self.recorded += 1;
         step.set_number(self.recorded);
-        // A recording that depends on a removed hook stays invalid.
+        // A recording that depends on a removed hook never becomes valid again.
         self.cached.retain(CompiledStep::can_match_again);
         if self.cached.len() == self.options.max_recordings {
             self.cached.remove(0);
@@ -517,7 +517,7 @@ fn closure<F: ?Sized>(step: &mut Mutex<Box<F>>) -> &mut Box<F> {
     step.get_mut().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Rejects inputs that require a gradient, because a launch could not compute it.
+/// Rejects inputs that require a gradient, because a launch computes no gradients of its inputs.
 fn check_untracked(inputs: &[&Tensor]) -> Result<()> {
     let Some(input) = inputs.iter().find(|x| x.requires_grad()) else { return Ok(()) };
     let reason = format!(

@@ -12,7 +12,8 @@ use std::sync::Arc;
 /// Records the kernels of `f` without running them, and returns its result and the recording. `f` reads and changes
 /// gradients that no other thread sees. A slot starts with its gradient in `entries`, or otherwise with its current
 /// one. The third value lists the slots that `f` uses, with their gradients before the step. It is an error if the step
-/// would leave a slot in another state. Tensors that `f` creates have no values outside launches.
+/// could not be launched again because it sets an empty slot, empties a set slot, or replaces a gradient by another
+/// view of its storage. Tensors that `f` creates have no values outside launches.
 ///
 /// A panic of `f` with a typed error returns that error; other panics propagate.
 pub(super) fn record_closure<R>(
@@ -46,8 +47,8 @@ fn is_moved(before: &Array, after: &Array) -> bool {
     before.shares_storage(after) && before.layout() != after.layout()
 }
 
-/// Returns the slots of a step with their gradients before it. If a gradient was set before the step, a copy at the end
-/// of the step writes its new value.
+/// Returns the slots of a step with their gradients before it. If the step replaces a gradient, a copy at the end of
+/// the step writes the new value into the previous gradient's storage.
 fn record_gradient_copies(recording: &mut Recording, used: Vec<RecordedSlot>) -> Result<EntryGradients> {
     let mut slots = Vec::new();
     let mut rejected = None;

@@ -35,7 +35,7 @@ impl SlotOrigin {
 /// An in-place write to a tensor outside the step.
 pub(super) struct StateWrite {
     pub(super) storage: StorageId,
-    /// The index of the kernel in the recording.
+    /// The index of the launch in the plan before all passes.
     pub(super) launch: usize,
     /// The range of bytes that contains all written elements.
     pub(super) bytes: Range<isize>,
@@ -83,14 +83,14 @@ impl NumberedPlan {
 
 /// The accesses of a recording to its inputs and to tensors from outside.
 pub(super) struct RecordedAccesses {
-    /// The last kernel that reads each input. The outputs of the step are read after the last kernel.
+    /// The last launch that reads each input. The outputs of the step count as read after the last launch.
     pub(super) last_reads: Vec<Option<usize>>,
     /// The writes to tensors from outside, in order.
     pub(super) writes: Vec<StateWrite>,
 }
 
 impl RecordedAccesses {
-    /// Returns an error if the step writes into an input.
+    /// Collects the accesses of a plan. Returns an error if the step writes into an input.
     pub(super) fn from_plan(
         plan: &Plan,
         origins: &[SlotOrigin],
@@ -153,8 +153,8 @@ pub(super) fn mark_in_place_inputs(plan: &mut Plan, origins: &[SlotOrigin], is_w
     }
 }
 
-/// Returns the slot of the step's buffer for an input, the slot of the input if it can be used in place, and the offset
-/// in the buffer in elements. Returns `None` for an input that no kernel reads.
+/// Returns for an input: the slot of the step's buffer for it, the slot of its own storage if that can be used in
+/// place, and the offset in the buffer in elements. Returns `None` for an input that no kernel reads.
 pub(super) fn input_slots(
     plan: &Plan,
     origins: &[SlotOrigin],
@@ -187,9 +187,9 @@ fn input_written_error(input: usize, shape: &Shape) -> Error {
     Error::invalid("capture", reason)
 }
 
-/// Returns the device on which the kernels of a recording run. Of the devices of kernels that have inputs and whose
-/// results are not constants, it is the first GPU, otherwise the first device. For a step of constants alone, it is the
-/// first GPU of its outputs.
+/// Returns the device on which the kernels of a recording run. Only kernels that have inputs, and whose results are not
+/// constants, determine it: it is the first GPU among their devices, or the first device if none is a GPU. For a step
+/// of constants alone, it is the first GPU among the devices of its outputs.
 fn device_of(recording: &Recording, outputs: &[Array]) -> Option<Device> {
     let mut kernels = recording.kernels.iter().filter(|k| !k.inputs.is_empty() && !k.is_host_constant);
     let device = |k: &RecordedKernel| k.outputs[0].device();
@@ -197,9 +197,9 @@ fn device_of(recording: &Recording, outputs: &[Array]) -> Option<Device> {
     Some(if first.is_gpu() { first } else { kernels.map(device).find(Device::is_gpu).unwrap_or(first) })
 }
 
-/// Returns true if a kernel on a device other than the step's computes no output of the step and writes no outside
-/// tensor. Kernels of the step cannot read its results. Such a kernel created the scalar operand of a failed call, or
-/// computes a constant that was copied to the device of the step.
+/// Returns true if a kernel, which runs on a device other than the step's, neither computes an output of the step nor
+/// writes an outside tensor. Kernels of the step cannot read its results. Such a kernel created the scalar operand of a
+/// failed call, or computes a constant that was copied to the device of the step.
 fn is_unneeded(kernel: &RecordedKernel, outputs: &[Array]) -> bool {
     let is_needed = |array: &Array| {
         array.storage().pending() != POISONED || outputs.iter().any(|output| output.shares_storage(array))
@@ -217,7 +217,7 @@ struct SlotNumbering<'a> {
 }
 
 impl SlotNumbering<'_> {
-    /// Returns the device of all arrays of the step.
+    /// Returns the device of all arrays of the step; the CPU if there are no arrays.
     fn device(&self) -> Result<Device> {
         match self.devices[..] {
             [] => Ok(Device::cpu()),

@@ -85,16 +85,16 @@ pub(super) struct CompiledStep {
     written: Vec<Arc<Storage>>,
     /// The inputs; `None` for an input that no kernel reads.
     inputs: Vec<Option<StepInput>>,
-    /// The last kernel of the recording that reads each input.
+    /// The last launch of the recorded plan that reads each input.
     last_reads: Vec<Option<usize>>,
     /// The writes to tensors from outside, in the order of the recording.
     writes: Vec<StateWrite>,
-    /// The outputs that other code may hold.
+    /// The outputs. Other code may hold handles to them.
     outputs: Vec<Tensor>,
     /// The gradient slots that the step uses, with their gradients before the step.
     slots: EntryGradients,
-    /// The slots of outside storages that had handles outside recorded steps when the step was recorded. A storage
-    /// without such handles was replaced by the closure.
+    /// The slots of outside storages that had handles outside recorded steps when the step was recorded. If one of
+    /// these storages later has no such handle, the program has replaced its tensor.
     outside_slots: Vec<usize>,
     /// The host state that the closure reads.
     dependencies: HostDependencies,
@@ -133,7 +133,7 @@ impl CompiledStep {
             (0..self.origins.len()).filter(bound).filter(|&slot| self.has_outside_handles(slot)).collect();
     }
 
-    /// Returns the number of handles of an outside storage that the step holds.
+    /// Returns the number of handles that the step holds to an outside storage.
     fn handles(&self, slot: usize) -> u32 {
         let outputs = self.outputs.iter().filter(|o| Arc::ptr_eq(o.array().storage(), &self.storages[slot])).count();
         // The step has one handle in `storages`, and one in `read` or `written`.
@@ -282,8 +282,8 @@ impl CompiledStep {
         &self.slots
     }
 
-    /// Returns true while the gradients of the step have the same storages, and all outside tensors still have handles
-    /// that belong to no recorded step.
+    /// Returns true while the gradients of the step have the same storages and layouts, and the storages of
+    /// `outside_slots` still have handles that belong to no recorded step.
     pub(super) fn has_current_bindings(&self) -> bool {
         let bound = self.slots.iter().all(|(slot, entry)| match (slot.get_untracked(), &entry.gradient) {
             (Some(now), Some(then)) => {

@@ -72,7 +72,7 @@ pub fn placeholder(device: Device, shape: impl Into<Shape>, dtype: DType) -> Res
     Ok(Tensor::from(Array::new(device, dtype, shape.into())?).pinned())
 }
 
-/// Returns the work so far inside [`trace`], and `None` elsewhere.
+/// Returns the work that this thread has recorded so far inside [`trace`] or a captured step, and `None` elsewhere.
 pub fn traced() -> Option<KernelWork> {
     is_capturing().then(|| with_current(|recording| kernel_work(recording)))
 }

@@ -9,7 +9,7 @@ const ACTIVE: u64 = 1;
 thread_local! {
     /// Twice the number of the current or latest call, plus [`ACTIVE`] during a call.
     static CALL: Cell<u64> = const { Cell::new(0) };
-    /// The operation that was called.
+    /// The name of the outermost operation in progress.
     static OUTERMOST: Cell<Option<&'static str>> = const { Cell::new(None) };
 }
 
@@ -76,12 +76,12 @@ impl Drop for OperationScope {
     }
 }
 
-/// Returns the name of the operation that was called.
+/// Returns the name of the outermost operation in progress.
 pub(super) fn called_operation() -> Option<&'static str> {
     OUTERMOST.get()
 }
 
-/// Returns the name of the operation that was called, or `op` outside operations.
+/// Returns the name of the outermost operation in progress, or `op` outside operations.
 #[inline]
 pub(crate) fn outermost_operation(op: &'static str) -> &'static str {
     OUTERMOST.get().unwrap_or(op)

@@ -14,8 +14,8 @@ use pellucid_ir::{Error, Result};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Runs kernels on one device that were recorded in the list `list`. `is_written_later` returns true if kernels that
-/// stay in the list write a storage.
+/// Runs kernels of one device, which were recorded in the list with the id `list`. `is_written_later` returns true for
+/// a storage that a kernel that stays in the list will write.
 ///
 /// # Errors
 /// The error of the first kernel that fails. Results that are not complete then have no values.
@@ -41,8 +41,8 @@ pub(super) fn run_kernels(
     let plan = Plan { slots, roles, launches, is_launch_bound: device.is_deferred(), ..Plan::default() };
     let roles = plan.roles.clone();
     let outcome = run_plan(device, plan, &storages).or_else(|failed| {
-        // If no kernel of a list has run, the list is run as in eager mode, so that the kernels before the failing one
-        // are executed.
+        // If no launch of the plan has run, the kernels run one by one as in eager mode, so that the kernels before the
+        // failing one are executed.
         if failed.complete.is_some() || matches!(failed.error, Error::DeviceUnavailable { .. }) {
             return Err(failed);
         }
@@ -76,7 +76,7 @@ struct RunFailure {
 }
 
 impl RunFailure {
-    /// Returns a failure before the first launch of a run.
+    /// Returns the failure of a run of which no launch was executed.
     fn before_all(error: Error) -> Box<RunFailure> {
         Box::new(RunFailure { error, complete: None })
     }
@@ -134,7 +134,7 @@ struct NumberedKernels {
     storages: Vec<Arc<Storage>>,
     /// The number of handles to each storage outside the kernels.
     handles: Vec<usize>,
-    /// For every storage, whether the kernels compute it as a result of their call.
+    /// For every storage, whether it is a result of the call that submitted a kernel that writes it.
     results: Vec<bool>,
     launches: Vec<Launch>,
 }
@@ -182,8 +182,9 @@ pub(super) fn has_needed_results(kernels: &[RecordedKernel]) -> bool {
     launches.iter().flat_map(|launch| &launch.outputs).any(|out| handles[out.slot] > 0)
 }
 
-/// Removes the launches that write no needed slot. A slot is needed if it has handles, or if a needed launch uses it. A
-/// launch needs all its operands, including its outputs, since it may write only a part of an output.
+/// Removes the launches that write no needed slot. A slot is needed if its storage has handles outside the kernels, or
+/// if a needed launch uses it. A launch needs all its operands, including its outputs, since it may write only a part
+/// of an output.
 fn remove_unneeded(launches: &mut Vec<Launch>, handles: &[usize]) {
     let mut needed: Vec<bool> = handles.iter().map(|&handles| handles > 0).collect();
     let mut keep: Vec<bool> = vec![false; launches.len()];

@@ -38,14 +38,14 @@ where
     device.backend().support(kernel, &metas(inputs), &metas(outputs)) == Support::Native
 }
 
-/// Reports once for each operation that the CPU runs it.
+/// Warns, once for each operation, that the CPU runs it.
 #[cold]
 fn warn_once(device: Device, op: &'static str) {
     static WARNED: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     let mut warned = lock(&WARNED);
     if warned.get_or_insert_default().insert(op) {
         warn(format_args!(
-            "{device} has no kernel for `{op}`; it runs on the CPU, and its operands are copied there and back"
+            "{device} has no kernel for these operands of `{op}`; the CPU runs it, and its operands are copied"
         ));
     }
 }
@@ -69,7 +69,7 @@ fn run_on_cpu(device: Device, launch: CheckedKernel<'_>) -> Result<()> {
         };
         outputs.push(copy);
     }
-    // An input that overlaps an output has the same elements.
+    // An input that overlaps an output contains exactly the elements of the output.
     let output_of = |view: &View<'_>| {
         let is_same = |output: &View<'_>| {
             let (size, output_size) = (view.dtype.size(), output.dtype.size());
@@ -153,7 +153,7 @@ impl OperandCopy {
         Ok(OperandCopy { storage, layout: shift_layout(view.layout, start), dtype: view.dtype, start })
     }
 
-    /// Returns the copy of another view of these bytes, whose elements have the same size.
+    /// Returns another view of the copied bytes. The sizes of the elements are equal.
     fn with_view(&self, view: &View<'_>) -> OperandCopy {
         let (storage, layout) = (self.storage.clone(), shift_layout(view.layout, self.start));
         OperandCopy { storage, layout, dtype: view.dtype, start: self.start }
@@ -165,7 +165,7 @@ impl OperandCopy {
     }
 }
 
-/// Returns a layout whose positions are `start` lower.
+/// Returns the layout with its offset reduced by `start` elements.
 fn shift_layout(layout: &Layout, start: usize) -> Layout {
     Layout::strided(layout.shape().clone(), layout.strides(), layout.offset() - start)
 }

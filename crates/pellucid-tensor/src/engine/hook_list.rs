@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Hooks in the order of registration.
 ///
 /// A captured step that reads the list is replayed while the same hooks are registered. After a change it is recorded
-/// again. If the change is undone, the earlier recording is valid again. Two lists are equal if they have the same
-/// length and all hooks of the first are still registered. So a recording depends on one flag for the length and one
-/// for each hook.
+/// again. If the change is undone, the earlier recording is valid again. The hooks are the same if the list has the
+/// same length and all recorded hooks are still registered. So a recording depends on one flag for the length and one
+/// flag for each hook.
 #[doc(hidden)]
 pub struct HookList<H> {
     hooks: Vec<ListedHook<H>>,

@@ -3,7 +3,7 @@
 //! Operations create tensors of host values (indices, fills), and compute with them before they are combined with an
 //! operand on a device. In eager mode these kernels run on the CPU, and the result is copied. A captured step has one
 //! device: the kernels run once, while the step is recorded, and their result is a constant of the step, bit-identical
-//! to eager execution.
+//! to eager execution. A single fill or copy is recorded on the device of the step instead.
 
 use super::recording::{HostConstant, Recording};
 use super::{OperandArrays, eager, list, record_constant, record_source, submit};
@@ -130,7 +130,8 @@ fn compute(kernels: &[usize]) -> Result<()> {
     Ok(())
 }
 
-/// Returns an operand of a kernel that runs immediately. `values` contains the storages that such kernels write.
+/// Returns an operand of a kernel that runs immediately, in place of the recorded array. `values` contains a recorded
+/// array, and an array with its values, for each storage that such kernels write.
 fn operand(array: &Array, values: &mut Vec<(Array, Array)>) -> Result<Array> {
     if let Some((_, value)) = values.iter().find(|(recorded, _)| recorded.shares_storage(array)) {
         return Ok(value.view(array.layout().clone()));

@@ -53,7 +53,7 @@ impl HostFlag {
         before
     }
 
-    /// Sets a final value. Recordings that have read another value are dropped.
+    /// Sets a final value. A recording that has read another value never becomes valid again.
     pub(super) fn retire(&self) {
         self.set(RETIRED);
     }

@@ -72,14 +72,14 @@ impl Drop for DeviceLists {
 /// The number of registered lists whose thread has ended.
 static ORPHANS: AtomicUsize = AtomicUsize::new(0);
 
-/// Removes the lists of ended threads whose results no longer have handles.
+/// Removes the lists whose thread has ended and whose results no longer have handles.
 fn remove_orphans() {
     if ORPHANS.load(Ordering::Relaxed) == 0 {
         return;
     }
     let has_ended_thread = |list: &&SharedList| list.has_ended_thread.load(Ordering::Acquire);
     let ended_lists: Vec<SharedList> = registry().values().filter(has_ended_thread).cloned().collect();
-    // Another thread runs or inspects a locked list, and may wait for a list of this thread.
+    // A list that is locked is skipped: another thread runs or inspects it, and may wait for a list of this thread.
     let is_unneeded = |list: &&SharedList| match list.recording.try_lock() {
         Ok(recording) => !has_needed_results(&recording.kernels),
         Err(_) => false,
@@ -144,7 +144,7 @@ impl DeferredList {
         self.run_first(&mut recording, count)
     }
 
-    /// Marks a storage as read by this list. A list that has ended is no longer a reader.
+    /// Marks a storage as read by this list. A list that has ended no longer counts as its reader.
     fn add_as_reader(&self, storage: &Storage) {
         let readers = storage.readers();
         if readers != self.id {
@@ -240,8 +240,8 @@ impl DeferredList {
     }
 }
 
-/// Resolves the outputs of kernels of a list that never run. A storage with memory keeps its values, except for the
-/// result of a call some of whose kernels have run. A storage without memory never gets values.
+/// Ends the pending state of the outputs of kernels that will never run. A storage with memory keeps its values, unless
+/// it is the result of a call of which some kernels have run. A storage without memory never gets values.
 fn end_pending(list: u64, kernels: &[RecordedKernel]) {
     for (out, &is_result) in kernels.iter().flat_map(|kernel| kernel.outputs.iter().zip(&kernel.results)) {
         let storage = out.storage();
@@ -357,7 +357,7 @@ pub fn flush() -> Result<()> {
 }
 
 impl Device {
-    /// Runs the deferred kernels on the device and waits for all its kernels.
+    /// Runs the kernels that this thread has deferred on the device, and waits for all kernels of the device.
     ///
     /// # Errors
     /// The error of a deferred kernel that failed; the loss of the device.
@@ -374,12 +374,12 @@ pub(crate) fn flush_unreported() {
     current.iter().chain(lists.iter().map(|(_, list)| list)).for_each(|list| list.flush_unreported());
 }
 
-/// Returns the unreported error of a deferred kernel on a device.
+/// Returns the unreported error of a deferred kernel on a device as an `Err`, and marks it as reported.
 pub(super) fn report(device: Device) -> Result<()> {
     take_unreported(device).map_or(Ok(()), Err)
 }
 
-/// Removes the error that the next read of this thread on a device would return.
+/// Takes the error that the next read of this thread on a device would return.
 fn take_unreported(device: Device) -> Option<Error> {
     reporting_list(device).and_then(|list| list.take_unreported()).or_else(|| SCOPE_ERROR.take())
 }
@@ -493,7 +493,7 @@ impl DeferredGuard {
         DeferredGuard { before, list }
     }
 
-    /// Takes the recording out of the list.
+    /// Takes the recording out of the list, which is then empty.
     pub(crate) fn take(&self) -> Recording {
         std::mem::replace(&mut *lock(&self.list.recording), Recording::new(self.list.id))
     }
@@ -515,7 +515,7 @@ impl Drop for DeferredGuard {
 
 /// Runs `f` with every operation deferred. The kernels are collected. They run when a value is read, at the end of an
 /// optimizer step, when the list is long, and at the end of `f`. They run as a plan with the passes of captured steps,
-/// which fuse kernels and skip those whose results cannot be read. The plan is compiled once for every structure of a
+/// which fuse kernels and skip those whose results cannot be read. The plan is optimized once for every structure of a
 /// list. The results are bit-identical to eager mode.
 ///
 /// Devices whose launches cost more than small kernels defer all kernels, without `lazy`.
@@ -532,8 +532,8 @@ impl Drop for DeferredGuard {
 /// assert_eq!(y.item::<f32>(), 14.0);
 /// ```
 ///
-/// The error of a kernel that fails at the end of `f`, for example by an index out of bounds, is returned by the next
-/// read or [`flush`] of this thread. A result of the kernel, and of later ones, has no values.
+/// If a kernel fails at the end of `f`, for example because of an index out of bounds, the next read or [`flush`] of
+/// this thread returns its error. The results of the failed kernel and of later kernels have no values.
 ///
 /// ```
 /// use pellucid::{lazy, ops, Error, Tensor};

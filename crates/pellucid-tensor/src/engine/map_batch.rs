@@ -27,7 +27,8 @@ pub(crate) fn submit_map_batch(
     operands.chunks_exact(program.inputs.len()).try_for_each(|set| submit(&kernel, set, &set[..targets]))
 }
 
-/// Runs all sets as one batch. Returns false, without an effect, if the operands are empty, not dense or overlap.
+/// Runs all sets as one batch. Returns false, without writing an operand, if an operand has no elements or is not
+/// dense, or if a set writes memory of another set.
 fn try_map_batch(program: &Arc<Program>, params: &Params, targets: usize, operands: &[&Array]) -> Result<bool> {
     let Some(first) = operands.first() else { return Ok(true) };
     let count = program.inputs.len();

@@ -80,7 +80,7 @@ const MAX_BROADCAST_SIZE: u64 = 1 << 34;
 #[cold]
 fn check_broadcast_size(kernel: &Kernel, array: &Array, outputs: &[&Array]) -> Result<()> {
     let (shape, size) = (array.shape(), array.shape().size());
-    // An output as large as the view fails with a better error when it is allocated. A kernel that indexes its input
+    // The allocation of an output as large as the view fails with a more helpful error. A kernel that indexes its input
     // visits only the selected elements.
     let selects = matches!(kernel.index(), Some((_, IndexedOperand::Input)));
     let limited = selects || outputs.iter().any(|out| out.shape().size() >= size);
@@ -244,7 +244,7 @@ thread_local! {
     static NAN_CHECKS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Guard that checks kernels for NaN while it exists. Several guards may be dropped in any order.
+/// Guard that keeps the NaN check of this thread enabled. Several guards may be dropped in any order.
 #[derive(Debug)]
 pub(crate) struct NanCheckGuard(());
 
@@ -302,8 +302,8 @@ pub(crate) fn run_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array],
     }
 }
 
-/// Returns the inputs, with copies of those whose overlap with an output the kernel does not
-/// [allow](pellucid_ir::kernel::ReadOrder::allows), or `None` if no copy is needed.
+/// Returns the inputs, or `None` if no copy is needed. A copy replaces each input whose overlap with an output the
+/// kernel does not [allow](pellucid_ir::kernel::ReadOrder::allows).
 fn copy_overlapping(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<Option<SmallVec<[Array; 4]>>> {
     let reads = kernel.info().reads;
     let is_copied = |(k, a): (usize, &Array)| outputs.iter().any(|o| !reads.allows(k, o.overlap(a)));
@@ -336,7 +336,8 @@ fn launch_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes:
             None => error,
         }
     })?;
-    // A write of no elements changes no value. All outputs that exist before the kernel have the same shape.
+    // A write of no elements changes no value. All outputs that exist before the kernel have the same shape, so either
+    // all or none of them have elements.
     if writes == VersionUpdate::Count && outputs.iter().any(|out| out.layout.shape().size() > 0) {
         guard.count_writes();
     }
@@ -363,7 +364,7 @@ fn bump_versions(outputs: &[&Array]) {
 ///
 /// # Errors
 /// [`Error::ReadInCapture`] while a step is captured; [`Error::Poisoned`] for a tensor that was created in a captured
-/// step; [`Error::NotComputed`] for a tensor whose kernel follows a failed kernel.
+/// step; [`Error::NotComputed`] for a tensor whose kernel has failed or follows a failed kernel.
 #[track_caller]
 pub(crate) fn ensure_readable(op: &'static str, array: &Array) -> Result<()> {
     check_readable(

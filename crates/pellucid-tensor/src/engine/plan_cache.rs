@@ -47,7 +47,7 @@ fn with_plans<R>(device: Device, f: impl FnOnce(&mut Vec<Arc<CachedPlan>>) -> R)
 }
 
 impl CachedPlan {
-    /// Returns the compiled form of a recorded plan. It is cached.
+    /// Returns the compiled form of a recorded plan, from the cache if the cache contains it.
     ///
     /// # Errors
     /// The errors of the backend.
@@ -174,7 +174,8 @@ fn bits(value: &Scalar) -> (u8, u64) {
     }
 }
 
-/// Returns a hash of a plan's kernel names, slots and sizes.
+/// Returns a hash of a plan's structure: the length and first letter of the kernels' names, the slots and sizes of the
+/// operands, and the roles of the slots.
 fn structure_hash(plan: &Plan) -> u64 {
     let mut hash = plan.slots.len() as u64;
     let mut mix = |word: u64| hash = (hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);

@@ -30,7 +30,8 @@ pub(crate) struct RecordedKernel {
 pub(super) struct HostConstant {
     pub(super) recorded: Array,
     pub(super) value: Array,
-    /// The number of kernels that had written the storage when the value was computed. A later write makes it outdated.
+    /// The number of kernels that had written the storage when the value was computed. A later write makes the value
+    /// outdated.
     pub(super) writers: usize,
 }
 
@@ -44,7 +45,8 @@ pub(crate) struct Recording {
     pub(crate) dependencies: HostDependencies,
     /// The storages that the kernels of a captured step write, by address, with the version after the last write.
     written: HashMap<usize, u64, BuildHasherDefault<AddressHasher>>,
-    /// The call of an operation that has submitted the last kernel, and the addresses of the storages that it creates.
+    /// The number of the call that has submitted the last kernel, and the addresses of the storages that this call
+    /// creates.
     call: u64,
     created: Vec<usize>,
     /// The number of uploaded bytes since the kernels last ran.
@@ -72,7 +74,7 @@ impl Recording {
         self.dependencies.note_flag(flag, value);
     }
 
-    /// Appends a kernel. The outputs are not pending on it yet.
+    /// Appends a kernel. The caller marks the outputs as pending.
     pub(crate) fn push(&mut self, kernel: Kernel, inputs: &[&Array], outputs: &[&Array]) {
         let call = call_number();
         if self.call != call {
@@ -96,14 +98,15 @@ impl Recording {
         self.written.extend(versions);
     }
 
-    /// Returns true if a kernel of this captured step has written the array since its storage had this version. Other
-    /// threads may have written it too.
+    /// Returns true if a kernel of this captured step has written the array since its storage had this version. Writes
+    /// by other threads do not count.
     pub(super) fn has_written_since(&self, array: &Array, version: u64) -> bool {
         self.written.get(&Arc::as_ptr(array.storage()).addr()).is_some_and(|&last| last > version)
     }
 
-    /// Returns the number of kernels after which the list can be split so that its end repeats its start, otherwise the
-    /// number of all kernels. A loop then defers kernels in lists with the same structure.
+    /// Returns the number of kernels at the start of the list that a full list runs. The kernels after them repeat the
+    /// start of the list, if possible; otherwise all kernels run. The lists that a loop defers then have the same
+    /// structure, so that their plans are cached.
     pub(super) fn repetition(&self) -> usize {
         let count = self.kernels.len();
         let same = |a: &RecordedKernel, b: &RecordedKernel| a.kernel == b.kernel && metas(a).eq(metas(b));

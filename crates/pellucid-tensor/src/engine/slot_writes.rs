@@ -35,8 +35,8 @@ impl SlotWrites {
         SlotWrites(writes)
     }
 
-    /// Returns true if a slot without initial values has values after `launch` has failed. It has none if the launch is
-    /// unknown.
+    /// Returns true if a slot without initial values has values after `launch` has failed. Returns false if the failed
+    /// launch is unknown.
     pub(super) fn is_complete(&self, slot: usize, launch: Option<usize>) -> bool {
         let Writes { first_full, last_of_operation, last } = self.0[slot];
         let write = last_of_operation.or(first_full).or(last);

@@ -2,7 +2,8 @@
 
 use std::cell::Cell;
 
-/// The deferred work that a thread has run so far. The difference of two values is the work between them.
+/// The deferred work that a thread has run so far. The difference of two values is the work between the two calls that
+/// returned them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeferredStats {
     /// The number of runs of lists, counted per device.

@@ -121,7 +121,8 @@ impl Array {
         Ok(out)
     }
 
-    /// Returns an array of another shape with equal size. It copies only if the strides do not allow a view.
+    /// Returns an array with these elements and another shape of equal size. The elements are copied only if the
+    /// strides do not allow a view.
     pub fn reshape(&self, shape: &Shape) -> Result<Array> {
         match self.layout().reshape(shape) {
             Some(layout) => Ok(self.view(layout)),
@@ -182,7 +183,7 @@ impl Array {
     pub(crate) fn read<T: ReadElement>(&self, op: &'static str) -> Result<Vec<T>> {
         T::from_read(self.to_vec(op)?).map_err(|(i, value)| {
             let name = std::any::type_name::<T>();
-            let reason = format!("element {i} is {value:?}, which is not a value of {name}; read it as i64");
+            let reason = format!("element {i} is {value:?}, which {name} cannot represent; read it as i64");
             Error::invalid(op, reason)
         })
     }
@@ -196,7 +197,7 @@ impl Array {
             return Ok(self.to_vec::<T>(op)?.into_iter().find(|&value| is_wanted(value)));
         }
         ensure_readable(op, self)?;
-        // Many elements need few chunks, and few elements need a small buffer.
+        // A large chunk reduces the number of reads of a large array; a small array needs only a small buffer.
         if self.shape().size() <= 128 {
             self.find_in_chunks::<T, 128>(is_wanted)
         } else {
@@ -231,7 +232,7 @@ impl Array {
                 return Ok(T::from_scalar(value));
             }
             let reason = format!(
-                "element {i} is {value}, which is not a value of {}; read it as a float or a wider integer, or convert \
+                "element {i} is {value}, which {} cannot represent; read it as a float or a wider integer, or convert \
                  the tensor with to_dtype(), which rounds towards zero",
                 T::DTYPE
             );

@@ -18,8 +18,8 @@ pub trait Nested {
     /// The type of the elements.
     type Item: Element;
 
-    /// Appends the length of the first list at every level. Without a list at a level, the length is 0, or the array
-    /// length of the type.
+    /// Appends the length of the first list at every level. If a level has no list, because a list above it is empty,
+    /// the length is 0, or the length in the type of an array.
     fn lengths(first: Option<&Self>, into: &mut Vec<usize>);
 
     /// Appends the elements in row-major order.

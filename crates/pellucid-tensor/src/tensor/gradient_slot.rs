@@ -1,4 +1,4 @@
-//! Gradient slots: where backward passes add the gradients of leaves.
+//! Gradient slots, to which backward passes add the gradients of leaves.
 
 use super::collect::{Collection, collect};
 use super::hook::Hooks;
@@ -135,7 +135,7 @@ impl GradientSlot {
         self.with_gradient(false, |current| f(&current.gradient))
     }
 
-    /// Changes the gradient while the slot is locked, so that concurrent backward passes add up.
+    /// Changes the gradient while the slot is locked, so that concurrent backward passes lose no contribution.
     pub(crate) fn update(
         self: &Arc<GradientSlot>,
         change: impl FnOnce(&mut Option<Tensor>) -> Result<()>,
@@ -197,7 +197,8 @@ pub(crate) fn collect_recorded_slots<R>(entries: EntryGradients, f: impl FnOnce(
     (result, recorded.used)
 }
 
-/// Returns the gradient of a slot in the step that this thread records, if any. The slot then counts as used.
+/// Returns the gradient of a slot in the step that this thread records, and marks the slot as used. Returns `None` if
+/// the thread records no step.
 fn recorded_gradient(slot: &Arc<GradientSlot>, clears: bool) -> Option<SlotGradient> {
     RECORDED.with_borrow_mut(|recorded| {
         let RecordedSlots { used, entries } = recorded.as_mut()?;

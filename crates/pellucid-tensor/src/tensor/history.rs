@@ -11,7 +11,8 @@ use pellucid_ir::lock;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-/// Rarely used fields: for tensors that keep a gradient or were written in place.
+/// Rarely used fields, for tensors that have a gradient, were written or moved in place, or have copies on other
+/// devices.
 #[derive(Default)]
 pub(super) struct TensorDetails {
     /// The gradient slot.
@@ -90,7 +91,7 @@ impl Tensor {
         })
     }
 
-    /// Returns true if the last call of [`Tensor::requires_grad_`] on this tensor had the argument `true`.
+    /// Returns true if the tensor was set to require a gradient while it was a leaf.
     pub(crate) fn is_required_leaf(&self) -> bool {
         self.0.requires_grad.load(Ordering::Relaxed)
     }
@@ -127,7 +128,7 @@ impl Tensor {
         self.0.is_untracked_view.load(Ordering::Relaxed)
     }
 
-    /// Returns true for a leaf that requires a gradient, and for a tensor that shares a base with one.
+    /// Returns true for a leaf that requires a gradient, and for a tensor that shares a base with such a leaf.
     pub(crate) fn is_part_of_tracked_leaf(&self) -> bool {
         (self.0.requires_grad.load(Ordering::Relaxed) && self.is_leaf())
             || self.0.view_base.get().is_some_and(|base| base.has_tracked_leaf())
@@ -147,8 +148,8 @@ impl Tensor {
         Arc::downgrade(&self.0)
     }
 
-    /// Returns the slot of an output of `node` that retains its gradient, or of any output if `all` is set. Returns
-    /// `None` if the tensor was written since.
+    /// Returns the gradient slot of this tensor if it retains its gradient or `all` is set. Returns `None` if the
+    /// tensor is no longer an output of `node`, because it was written in place.
     pub(crate) fn kept_slot(&self, node: &Arc<GraphNode>, all: bool) -> Option<&Arc<GradientSlot>> {
         let keeps = all || self.retains_grad();
         let is_output = || self.with_creator(|creator| creator.is_some_and(|(creator, _)| is_same_node(creator, node)));

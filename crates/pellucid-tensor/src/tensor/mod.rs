@@ -111,7 +111,8 @@ pub(crate) struct TensorInner {
     is_untracked_view: AtomicBool,
     /// Whether an operation may copy the tensor to another device.
     is_free: AtomicBool,
-    /// The index of the current array: 0 for the initial one, larger after a move to another device.
+    /// The index of the current array: 0 for the initial one, larger after a move to another device or a conversion to
+    /// another dtype in place.
     current: AtomicU32,
 }
 
@@ -181,7 +182,7 @@ impl Tensor {
         Tensor(Arc::new(TensorInner::new(array, Some((node, index as u32)))))
     }
 
-    /// Creates a tensor that shares the leaf's value and gradient slot.
+    /// Creates a leaf with this array and gradient slot. It requires a gradient if there is a slot.
     pub(crate) fn leaf(array: Array, slot: Option<Arc<GradientSlot>>) -> Tensor {
         let inner = TensorInner::new(array, None);
         if let Some(slot) = slot {
@@ -227,7 +228,7 @@ impl Tensor {
         }
     }
 
-    /// Returns true if this is the only handle to the tensor and to its storage, and no elements are repeated.
+    /// Returns true if this is the only handle to the tensor and to its storage, and the layout repeats no element.
     #[inline]
     pub(crate) fn is_unique(&self) -> bool {
         Arc::strong_count(&self.0) == 1 && self.array().is_unique()
@@ -322,7 +323,7 @@ impl Tensor {
     /// is true and the dtype is not a float.
     pub fn set_requires_grad(&self, required: bool) -> Result<()> {
         if !self.is_leaf() && !required {
-            let help = "the tensor was computed from tensors that require a gradient; detach() it";
+            let help = "the tensor was computed or overwritten by a recorded operation; detach() it";
             return Err(Error::invalid("requires_grad", help));
         }
         if required && !self.dtype().is_float() {
@@ -354,8 +355,8 @@ impl Tensor {
     /// Returns the gradient that backward passes have accumulated, with this tensor's shape, dtype and device.
     ///
     /// It is `None` before a backward pass, and for results: only leaves retain their gradients, and results after
-    /// [`retain_grad`](Tensor::retain_grad). The first call for a result in a process is reported to the subscriber of
-    /// `tracing`, or on standard error without one.
+    /// [`retain_grad`](Tensor::retain_grad). The first call in a process for a result that does not retain its gradient
+    /// is reported to the subscriber of `tracing`, or on standard error without one.
     pub fn grad(&self) -> Option<Tensor> {
         let gradient = self.0.existing_slot().and_then(|slot| slot.get());
         if gradient.is_none() && !self.is_leaf() && !self.retains_grad() {
@@ -376,8 +377,8 @@ impl Tensor {
     /// assert_eq!(x.grad().unwrap().item::<f64>(), 60.0);
     /// ```
     ///
-    /// A [free](Tensor::is_free) gradient is copied to the device of this tensor. It is pinned if this tensor is
-    /// pinned.
+    /// A [free](Tensor::is_free) gradient is copied to the device of this tensor if it is on another one. It becomes
+    /// pinned if it is copied, or if this tensor is pinned.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] and [`Error::DTypeMismatch`] if its shape or dtype differs from this tensor's,
@@ -473,9 +474,10 @@ impl Tensor {
 
     /// Calls `hook` with the complete gradient of this tensor in every pass. A returned tensor replaces the gradient.
     /// If it is [free](Tensor::is_free), it is copied to the device of this tensor; if it is pinned to another device,
-    /// the pass fails with [`Error::DeviceMismatch`]. The hook exists as long as the graph, or until it is removed.
-    /// After a write in place, it receives the gradient of the value before the write. A captured step calls it when
-    /// the step is recorded. The step is recorded again after a hook of one of its tensors was added or removed.
+    /// the pass fails with [`Error::DeviceMismatch`]. The hook exists until it is removed, or until the graph (for a
+    /// leaf: the tensor) is dropped. After a write in place, it receives the gradient of the value before the write. A
+    /// captured step calls it when the step is recorded. The step is recorded again after a hook of one of its tensors
+    /// was added or removed.
     ///
     /// # Errors
     /// [`Error::NotTracked`] if the tensor requires no gradient.
@@ -496,8 +498,8 @@ impl Tensor {
     /// Returns the error of `op` for this tensor, which requires no gradient. `role` is the tensor's role in the call.
     pub(crate) fn not_tracked(&self, op: &'static str, role: &str) -> Error {
         let help = "set requires_grad on a leaf before the forward pass, outside no_grad(); the results of detach(), \
-                    argmax(), comparisons and launches require none, frozen parameters need unfreeze(), and a gradient is \
-                    differentiable only with create_graph: true";
+                    argmax(), comparisons and launches require no gradient, frozen parameters need unfreeze(), and a \
+                    gradient is differentiable only with create_graph: true";
         Error::NotTracked { op, what: role.into(), shape: self.shape().clone(), help }
     }
 

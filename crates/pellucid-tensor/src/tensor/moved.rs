@@ -11,13 +11,14 @@ use pellucid_ir::{DType, Error, Layout, Result, lock};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
-/// The additional arrays of a moved tensor, one per previous device and dtype. References to an array remain valid
-/// after a move, but its elements may be released. When the tensor returns to a device and dtype, the array is used
-/// again. A second array for the same device and dtype exists only if the first one still has other handles.
+/// The additional arrays of a tensor that was moved or converted in place, one for each further device and dtype.
+/// References to an array remain valid after a move, but its elements may be released. When the tensor returns to a
+/// device and dtype, the array for them is used again. A second array for the same device and dtype is added only if
+/// the first one still has other handles.
 #[derive(Default)]
 pub(super) struct MovedArrays {
     arrays: ArrayList,
-    /// Held while the tensor moves.
+    /// Locked while the tensor moves.
     moving: Mutex<()>,
 }
 
@@ -96,7 +97,7 @@ impl Tensor {
     ///
     /// # Errors
     /// If the device differs: [`Error::InvalidArgument`] for a result (use [`Tensor::to`]), for a view, for a tensor
-    /// with views and a layout that is not contiguous, and inside a captured step; errors of the device.
+    /// with views that was written in place or is not contiguous, and inside a captured step; errors of the device.
     #[panicking_form]
     pub fn try_to_(&self, device: impl IntoDevice) -> Result<()> {
         let device = device.into_device()?;
@@ -229,7 +230,8 @@ impl Tensor {
         Err(Error::invalid(op, format!("{reason} (shape {})", self.shape())))
     }
 
-    /// Ends the use of the current array by deferred and captured work of this thread.
+    /// Runs the deferred kernels of this thread, and makes captured steps that use the current array check whether they
+    /// must be recorded again.
     fn prepare_move(&self) {
         // A captured step that uses the array must be recorded again.
         engine::count_requires_grad_change(self.array());

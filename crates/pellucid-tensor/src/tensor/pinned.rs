@@ -1,4 +1,4 @@
-//! The device freedom of tensors, and cached copies on other devices.
+//! Free and pinned tensors, and cached copies of a tensor on other devices.
 
 use super::Tensor;
 use super::history::DeviceCopy;
@@ -8,8 +8,8 @@ use pellucid_ir::Result;
 use std::sync::atomic::Ordering;
 
 impl Tensor {
-    /// Returns true if the tensor is free: an operation with a tensor that is pinned to another device copies it to
-    /// that device.
+    /// Returns true if the tensor is free: an operation on it and on a tensor that is pinned to another device copies
+    /// the free tensor to that device.
     ///
     /// A tensor that is created from host values is free, and so is the result of an operation on free tensors.
     /// [`Tensor::to`] pins a tensor.

@@ -18,8 +18,8 @@ impl Tensor {
         panic::unwrap(self.try_item())
     }
 
-    /// Returns the single element, converted to `T`. Floats are rounded to the nearest value, and nonzero elements are
-    /// true.
+    /// Returns the single element, converted to `T`. A conversion to a float type rounds to the nearest value. In a
+    /// conversion to `bool`, nonzero elements become true.
     ///
     /// # Errors
     /// [`Error::NotAScalar`] if there is not exactly one element, [`Error::ReadInCapture`]; [`Error::InvalidArgument`]
@@ -54,8 +54,8 @@ impl Tensor {
         panic::unwrap(self.try_to_vec())
     }
 
-    /// Returns the elements in row-major order, converted to `T`. Floats are rounded to the nearest value, and nonzero
-    /// elements are true.
+    /// Returns the elements in row-major order, converted to `T`. A conversion to a float type rounds to the nearest
+    /// value. In a conversion to `bool`, nonzero elements become true.
     ///
     /// # Errors
     /// [`Error::ReadInCapture`] while a step is captured; [`Error::InvalidArgument`] for an element that an integer

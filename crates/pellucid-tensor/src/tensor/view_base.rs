@@ -24,10 +24,10 @@ pub(crate) struct ViewBase {
     writes: AtomicU64,
     /// Whether an operation that is not declared as a view returned memory of this base.
     is_opaque: AtomicBool,
-    /// Whether the base tensor has moved to another device, but its views have not.
+    /// Whether the base tensor has moved to another device or was converted to another dtype, but its views were not.
     is_moved: AtomicBool,
-    /// Whether the base tensor is a view that was created under `no_grad`. The history of its base would not include
-    /// its writes.
+    /// Whether the base tensor is a view that was created under `no_grad`. The history of the tensor whose memory it
+    /// shares would not include writes into the view.
     is_untracked_view: bool,
     /// Whether the base tensor is a leaf that requires a gradient.
     is_tracked_leaf: AtomicBool,
@@ -35,7 +35,7 @@ pub(crate) struct ViewBase {
     has_leaf_views: AtomicBool,
     /// The views that became such leaves. The next check removes dropped views.
     leaf_views: Mutex<Vec<Weak<TensorInner>>>,
-    /// The history of the base value. Until the first write, it has the shape of `layout`.
+    /// The history of the base value. Until the first write, it is the history of the base tensor.
     edge: Mutex<Edge>,
 }
 
@@ -83,12 +83,14 @@ impl ViewBase {
         self.is_opaque.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the base tensor has moved to another device.
+    /// Returns true if the base tensor, but not its views, has moved to another device or was converted to another
+    /// dtype.
     pub(crate) fn is_moved(&self) -> bool {
         self.is_moved.load(Ordering::Relaxed)
     }
 
-    /// Marks that the base tensor, but not its views, has moved to another device. Later recorded writes return errors.
+    /// Marks that the base tensor, but not its views, has moved to another device or was converted to another dtype.
+    /// Later recorded writes return errors.
     pub(crate) fn set_moved(&self) {
         self.is_moved.store(true, Ordering::Relaxed);
     }
@@ -209,7 +211,7 @@ impl ViewBase {
         (edge.clone(), self.writes())
     }
 
-    /// Restores the history after a recording, of which only the kernels remain.
+    /// Restores the history from before the writes of a recording or of a failed checkpoint.
     pub(crate) fn restore(&self, edge: Edge) {
         let old = {
             let mut current = self.lock_edge();
@@ -220,13 +222,14 @@ impl ViewBase {
     }
 }
 
-/// The elements of a value of this shape in another layout. It is a view if the value is contiguous.
+/// Returns the elements of a value of shape `shape` in the layout `layout`. The result is a view if the value is
+/// contiguous.
 pub(crate) struct AsStrided {
     pub(crate) layout: Layout,
     pub(crate) shape: Shape,
 }
 
-/// The transpose of [`AsStrided`]: adds x to zeros of this shape, in the layout.
+/// The transpose of [`AsStrided`]: adds x, in the layout `layout`, to zeros of shape `shape`.
 pub(crate) struct AsStridedTranspose {
     pub(crate) layout: Layout,
     pub(crate) shape: Shape,

@@ -52,7 +52,7 @@ struct ResidueClass {
     first: usize,
     /// The number of positions.
     count: usize,
-    /// The first tap.
+    /// The first tap that connects the positions with y.
     first_tap: usize,
     /// The step between taps.
     tap_step: usize,
@@ -96,9 +96,9 @@ struct ConvArrays<'a, 'k> {
     x: DeviceArray<'a>,
     w: DeviceArray<'a>,
     y: DeviceArray<'a>,
-    /// The number of channels of a group.
+    /// The number of input channels of a group.
     channels: usize,
-    /// The number of outputs of a group.
+    /// The number of output channels of a group.
     outputs: usize,
     /// The digits of the axes that are not spatial.
     w_output: IndexDigit,
@@ -148,7 +148,7 @@ impl<'a, 'k> ConvArrays<'a, 'k> {
         }
     }
 
-    /// Returns the positions of x along an axis, by their remainder modulo the stride.
+    /// Returns the residue classes of the positions of x along an axis.
     fn residues(&self, axis: usize) -> Vec<ResidueClass> {
         let window = &self.kernel.window;
         let (stride, dilation) = (window.stride[axis], window.dilation[axis]);
@@ -243,7 +243,7 @@ fn digit(array: &DeviceArray<'_>, axis: usize, len: usize) -> IndexDigit {
     IndexDigit::plain(len, array.layout.strides()[axis])
 }
 
-/// Returns the digits of the positions of an array.
+/// Returns the digits of the spatial axes of an array.
 fn position_digits(array: &DeviceArray<'_>) -> [IndexDigit; 3] {
     [2, 3, 4].map(|axis| digit(array, axis, array.shape()[axis]))
 }

@@ -39,8 +39,8 @@ impl GpuFamily for Map {
     }
 }
 
-/// Returns the space of the outputs with the strides of all operands. The axes are in the memory order of the first
-/// output, so that neighbouring invocations write neighbouring words.
+/// Returns the index space of the outputs, with the strides of all operands. The axes are in the memory order of the
+/// first output, so that neighbouring invocations write neighbouring words.
 fn memory_order_space(operands: &DeviceOperands<'_>, first: &DeviceArray<'_>) -> MergedAxes {
     let shape = first.shape();
     let first_strides = first.broadcast_strides(shape);

@@ -68,8 +68,8 @@ const ADAPTIVE_TAPS: &str = "
     for (var at@ = window@ * $x_length@ / $y_length@; at@ < end@; at@ = at@ + 1u) {
 ";
 
-/// The loop over the sliding windows that contain an element. They start at most `span` elements before it, along the
-/// padded axis.
+/// The loop over the sliding windows that contain an element. They start at most `$reach` elements before the element,
+/// along the padded axis.
 const SLIDING_WINDOWS: &str = "
     let padded@ = at@ + $padding@;
     let end@ = min(padded@ / $stride@ + 1u, $y_length@);

@@ -1,10 +1,10 @@
 //! `Reduce`: reductions over axes, with a program for the inputs and one for the result.
 //!
-//! The reduced elements of one output form a sequence of N elements in row-major order. It is divided into P parts,
-//! where P depends on N alone: part p has the elements p, p + P, p + 2P, ... One invocation reduces one part in order.
-//! A second dispatch reduces the P partial results of each output: by one invocation in order if P is less than the
-//! size of a workgroup, otherwise by a [workgroup](crate::shader::workgroup). Sums of `f32` are compensated (Neumaier
-//! 1974).
+//! The reduced elements of one output form a sequence of N elements in row-major order. It is divided into P parts:
+//! part p has the elements p, p + P, p + 2P, ... P depends only on N and on the loops of the program, not on the number
+//! of outputs. One invocation reduces one part in order. A second dispatch reduces the P partial results of each
+//! output: by one invocation in order if P is less than the size of a workgroup, otherwise by a
+//! [workgroup](crate::shader::workgroup). Sums of `f32` are compensated (Neumaier 1974).
 
 use super::GpuFamily;
 use super::shared::axes::axes_space;

@@ -5,10 +5,10 @@
 //! and once for the outputs. A reduction then combines the results of the [invocations](crate::shader::workgroup).
 //! Values of elements are recomputed in every pass.
 //!
-//! A long row is divided into parts, whose number depends on its length alone. A workgroup then computes one part, and
-//! every pass is a dispatch of its own: one for each level of reductions, which stores a partial result of each part,
-//! and one each for the outputs per element and the outputs per row. Each workgroup begins with the combination of the
-//! partial results of earlier levels.
+//! A long row is divided into parts. Their number depends only on the length of the row and on the program. A workgroup
+//! then computes one part, and every pass is a dispatch of its own: one for each level of reductions, which stores a
+//! partial result of each part, and one each for the outputs per element and the outputs per row. Each workgroup begins
+//! with the combination of the partial results of earlier levels.
 
 use super::GpuFamily;
 use super::shared::axes::axes_space;
@@ -171,11 +171,11 @@ impl AsMut<ShaderBuilder> for RowShader<'_> {
 struct RowLanes {
     /// The number of invocations.
     count: String,
-    /// The index of an invocation among them.
+    /// The index of an invocation among the invocations of its row.
     index: &'static str,
-    /// The number of elements that they visit, if the row is not divided.
+    /// The number of elements that the invocations visit, if the row is not divided.
     end: String,
-    /// The condition that an invocation stores the values of its row.
+    /// The condition under which an invocation stores the values of its row.
     is_first: &'static str,
 }
 
@@ -369,7 +369,7 @@ impl RowShader<'_> {
 
     /// Adds the lines that store the outputs with one value for each row.
     fn store_rows(&mut self) {
-        // All invocations have read the values per row, which an output may overwrite.
+        // After the barrier, all invocations have read the values per row, which an output may overwrite.
         self.shader.line("workgroupBarrier();");
         let (outputs, bases, is_first) = (self.outputs(true), self.bases.clone(), self.lanes.is_first);
         let store = self.collect_lines(|this| this.store(&outputs, &bases));
@@ -429,7 +429,7 @@ fn describe_row(list: &mut DispatchList<'_>, kernel: &Row, operands: &DeviceOper
     for level in (1..=levels).filter(|&level| !steps.reductions(level).is_empty()) {
         launch.describe(list, RowPass::Level(level));
     }
-    // The elements come first: they need inputs per row that an output per row may overwrite.
+    // The outputs per element come first: they are computed from inputs per row, which an output per row may overwrite.
     for (pass, per_row) in [(RowPass::Elements, false), (RowPass::Rows, true)] {
         if kernel.program.outputs.iter().any(|output| output.per_row == per_row) {
             launch.describe(list, pass);

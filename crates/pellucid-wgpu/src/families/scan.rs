@@ -17,7 +17,7 @@ use pellucid_ir::formula::Binary;
 use pellucid_ir::kernel::{Scan, ScanOp};
 use pellucid_ir::{Compute, Result};
 
-/// The length of the longest line that is not divided.
+/// The maximum length of an undivided line, if the loops of its elements allow one.
 const MAX_SERIAL: usize = 1024;
 
 /// Returns the length of the chunks of a line whose elements need `iterations` of loops.
@@ -179,7 +179,8 @@ const LOG_SUM_EXP: &str = "
     let log_sum = $add(largest, $ln(rounded));
 ";
 
-/// Corrects the rounding of the sum: ln s = ln w + r/w with the rounding error r of w. r matters only for w near 1.
+/// Corrects the rounding of the sum s = w + r with the rounded sum w and the error r: ln s ≈ ln w + r/w. The correction
+/// matters only for w near 1.
 const CORRECT_LOG_SUM: &str = "
     let wide_rounded = $wide_rounded;
     let rounding_error = $rounding_error;
@@ -189,7 +190,7 @@ const CORRECT_LOG_SUM: &str = "
 
 /// The variables of a scan in a shader.
 enum RunningScan {
-    /// A reduction of elements of a type.
+    /// A reduction, and the type of its values.
     Reduction(Accumulator, Compute),
     LogSumExp(Compute),
 }

@@ -7,8 +7,9 @@
 //! O(n log n + n·s) operations; a slice that m positions refer to costs m operations in sequence.
 //!
 //! A dispatch combines the values of at most [`MAX_POSITIONS`] sorted positions, so that no invocation has a longer
-//! loop. A group that extends over several dispatches is combined in order too. The exception: a half-precision element
-//! is then rounded once per dispatch, but only once in total on the CPU.
+//! loop. Replacing elements needs no loop, and is one dispatch. A group that extends over several dispatches is
+//! combined in order too. The exception: a half-precision element is then rounded once per dispatch, but only once in
+//! total on the CPU.
 
 use super::GpuFamily;
 use super::shared::indices::{IndexedAxes, check_indices, unindexed_strides};

@@ -11,7 +11,7 @@ use crate::shader::{CollectLines, MergedAxes, ParameterSlot, ShaderBuilder, Wgsl
 use pellucid_ir::Result;
 use pellucid_ir::kernel::SparseProduct;
 
-/// The number of terms of a row that a dispatch adds: the size of the largest group.
+/// The maximum number of terms of a row that a dispatch adds: the size of the largest group.
 const CHUNK: usize = SparseProduct::LARGEST_GROUP;
 
 impl GpuFamily for SparseProduct {
@@ -34,7 +34,7 @@ impl GpuFamily for SparseProduct {
     }
 }
 
-/// Adds at most `$chunk` terms of a row, starting at `$begin`.
+/// Adds at most `$chunk` terms of a row, starting at term `$begin` of the row.
 const ADD_ROW: &str = "
     let row = thread / $inner % $rows;
     let row_start = $row_start;

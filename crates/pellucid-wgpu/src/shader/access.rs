@@ -15,11 +15,11 @@ pub(crate) struct ElementAccess {
     compute: Compute,
 }
 
-/// A word of packed elements that an invocation collects.
+/// The word in which an invocation collects packed elements.
 pub(crate) struct CollectedWord<'a> {
     /// The variable of the word.
     pub(crate) variable: &'a str,
-    /// The index of the element within the invocation. The elements of lane 0 start a word.
+    /// The index of the element within the invocation. The element with index 0 starts a word.
     pub(crate) lane: &'a str,
     /// Whether the element is the last one of the invocation.
     pub(crate) is_last: &'a str,
@@ -210,7 +210,7 @@ pub(crate) fn same_size_integer(dtype: DType) -> DType {
     }
 }
 
-/// Returns the value of type `compute` of the bits of an element.
+/// Returns the expression of an element as a value of type `compute`. `bits` is the expression of its bits.
 fn value_expr(storage: DType, compute: Compute, bits: &str) -> String {
     let value = match storage {
         DType::Bool => format!("({bits} != 0u)"),
@@ -236,7 +236,7 @@ fn stored_bits(compute: Compute, storage: DType, value: &str) -> String {
         Compute::F64 => format!("d_to_range({value}, {low}, {high})"),
         _ => natural(value),
     };
-    // A value with more bits than `f32` is rounded to odd before the rounding to half precision.
+    // A value with more bits than `f32` is first rounded to odd, so that the rounding to half precision is correct.
     let half = || match compute {
         Compute::I32 => format!("l_to_f32_odd(i_to_i64({value}))"),
         Compute::I64 => format!("l_to_f32_odd({value})"),

@@ -157,8 +157,8 @@ impl Accumulator {
     }
 
     /// Adds the lines that combine the results of all invocations in a workgroup, or in groups of `lanes` invocations,
-    /// and returns the expression of the combined result. Every invocation has accumulated a value if the reduction is
-    /// [`AccumulatorOp::Arg`]. See [`combine_values`].
+    /// and returns the expression of the combined result. For [`AccumulatorOp::Arg`], every invocation must have
+    /// accumulated a value. See [`combine_values`].
     pub(crate) fn combine_in_workgroup(
         &self,
         shader: &mut ShaderBuilder,
@@ -200,8 +200,8 @@ impl Accumulator {
         if is_mask { shader.define(as_value(&combined[0])) } else { combined[0].clone() }
     }
 
-    /// Returns the condition that an [`AccumulatorOp::Arg`] selects the value x rather than y, which was accumulated
-    /// before it. Both have an index.
+    /// Returns the condition that an [`AccumulatorOp::Arg`] selects the value x rather than y. The value y was
+    /// accumulated before x, and both have an index.
     fn is_preferred(&self, [x, x_index]: [&str; 2], [y, y_index]: [&str; 2]) -> String {
         let AccumulatorOp::Arg { largest, ties } = self.reduction else { return "true".into() };
         let precedes = |x, y| precedes_expr(self.compute, largest, x, y);

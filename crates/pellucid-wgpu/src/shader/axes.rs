@@ -46,8 +46,8 @@ pub(crate) struct AxesExprs {
 }
 
 impl AxesExprs {
-    /// Adds the lines that compute the offset of the element with index `flat` in the first operands, and returns
-    /// their names. `start[k]` is the offset of the first element of operand `k`.
+    /// Adds the lines that compute the offset of the element with index `flat` in the first `start.len()` operands, and
+    /// returns the names of the offsets. `start[k]` is the offset of the first element of operand `k`.
     pub(crate) fn offsets(&self, shader: &mut ShaderBuilder, flat: &str, start: &[String]) -> Vec<String> {
         let indices = digits(shader, flat, self.dims.iter());
         let operands = start.iter().zip(&self.strides);
@@ -65,8 +65,8 @@ impl AxesExprs {
     }
 }
 
-/// Adds the lines that compute the digits of `index` in mixed radix, the most significant first. `lengths` are the
-/// numbers of values of the digits.
+/// Adds the lines that compute the digits of `index` in mixed radix, the most significant first. `lengths` contains the
+/// number of values of each digit.
 pub(crate) fn digits<'l>(
     shader: &mut ShaderBuilder,
     index: &str,

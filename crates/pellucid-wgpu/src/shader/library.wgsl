@@ -50,7 +50,7 @@ fn f_is_finite(x: f32) -> bool {
     return (bitcast<u32>(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-// Returns an integer with the order of the float; both zeros are 0.
+// Maps floats other than NaN to integers in the same order; both zeros map to 0.
 fn f_order(x: f32) -> i32 {
     let bits = bitcast<i32>(x);
     return select(bits, -(bits & 0x7fffffff), bits < 0);
@@ -121,7 +121,7 @@ fn f_two_sum(a: f32, b: f32) -> vec2<f32> {
     return vec2<f32>(s, keep(keep(a - keep(s - t)) + keep(b - t)));
 }
 
-// Returns a b and its rounding error (Dekker 1971); the factors are split by their bits.
+// Returns the product of a and b and its rounding error (Dekker 1971); the factors are split by their bits.
 fn f_two_product(a: f32, b: f32) -> vec2<f32> {
     let p = keep(a * b);
     let ah = f_upper(a);
@@ -200,8 +200,7 @@ fn f_fmod(a: f32, b: f32) -> f32 {
     } else {
         mx = mx | 0x800000u;
     }
-    // The leading bit of a subnormal divisor is moved to that of a normal one, so that one subtraction for each bit is
-    // enough.
+    // A subnormal divisor is shifted until its leading bit is bit 23, so that one subtraction for each bit is enough.
     if (ey == 0) {
         let shift = i32(countLeadingZeros(my)) - 8;
         my = my << u32(shift);
@@ -246,7 +245,8 @@ fn f_rem(a: f32, b: f32) -> f32 {
     return select(m, keep(m + b), ((bitcast<u32>(m) ^ bitcast<u32>(b)) & 0x80000000u) != 0u);
 }
 
-// a - m is a multiple of b. The quotient of the nearest f32 differs from an integer by less than one half below 2^23.
+// With the remainder m, a - m is a multiple of b. Rounding a - m to f32 changes a quotient below 2^23 by less than one
+// half, so the nearest integer is the exact quotient.
 fn f_floor_div(a: f32, b: f32) -> f32 {
     let quotient = keep(a / b);
     if ((bitcast<u32>(b) & 0x7fffffffu) == 0u) {
@@ -384,8 +384,8 @@ fn f_tan(x: f32) -> f32 {
     return f_tan_large(x);
 }
 
-// Returns an unsigned integer with the order of a float, whose bits are the upper bits of the word; both zeros have one
-// key, and NaN has the largest. `infinity` is the word of infinity.
+// Maps floats, whose bits are the upper bits of a word, to unsigned sort keys in the same order; both zeros have the
+// same key, and NaN has the largest one. `infinity` is the word of infinity.
 fn f_sort_key(bits: u32, infinity: u32) -> u32 {
     let magnitude = bits & 0x7fffffffu;
     if (magnitude > infinity) {
@@ -460,7 +460,8 @@ fn l_to_f32_odd(v: vec2<u32>) -> f32 {
     return l_to_float(v, true);
 }
 
-// WGSL may round an integer to either of its neighbours, but adds correctly. Both halves and the product are exact.
+// WGSL may convert an integer to either of the neighbouring floats, but rounds sums correctly. The conversions of both
+// halves and the product are exact.
 fn i_to_f32(v: i32) -> f32 {
     return keep(keep(f32(v >> 16u) * 65536.0) + f32(v & 0xffff));
 }
@@ -847,12 +848,12 @@ fn d_is_zero(x: vec2<u32>) -> bool {
     return ((x.y & 0x7fffffffu) | x.x) == 0u;
 }
 
-// Returns an integer with the order of the number; both zeros are 0.
+// Maps numbers other than NaN to integers in the same order; both zeros map to 0.
 fn d_order(x: vec2<u32>) -> vec2<u32> {
     return select(x, l_neg(d_abs(x)), x.y >= 0x80000000u);
 }
 
-// Returns an unsigned integer with the order of the number; both zeros have one key, and NaN has the largest.
+// Maps numbers to unsigned sort keys in the same order; both zeros have the same key, and NaN has the largest one.
 fn d_sort_key(x: vec2<u32>) -> vec2<u32> {
     if (d_is_nan(x)) {
         return vec2<u32>(0xffffffffu, 0xffffffffu);

@@ -107,7 +107,7 @@ pub(crate) struct ShaderBuilder {
     pub(crate) parameters: Parameters,
     /// The number of workgroups.
     pub(crate) groups: usize,
-    /// The index of the work item of an invocation, which returns if there is no such item.
+    /// The variable with the index of the work item of an invocation. An invocation without a work item returns.
     item: Option<&'static str>,
     bindings: Vec<(BufferRef, BindingUse)>,
     /// Whether the shader changes the status buffer, whose words are then atomic.
@@ -318,7 +318,7 @@ fn called_functions(source: &str) -> impl Iterator<Item = &str> {
 /// The expression that rounds `x` to half precision by an instruction of the adapter.
 pub(crate) const ROUND_F16: &str = "f32(f16(x))";
 
-/// Returns the source code of the function `name` if some adapters have an instruction for it.
+/// Returns the source code of a function for which some adapters have an instruction, or `None` for any other name.
 fn adapter_function(name: &str, features: ShaderFeatures) -> Option<String> {
     let from_f32 = format!("pack2x16float(vec2<f32>({ROUND_F16}, 0.0))");
     let (signature, is_native, native, portable) = match name {

@@ -14,7 +14,7 @@ pub(crate) struct Parameters {
     scalars: Vec<ScalarSlot>,
 }
 
-/// The position of a run-time parameter of a kernel in the words.
+/// A run-time parameter of a kernel, and its position in the words.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct ScalarSlot {
     word: usize,
@@ -57,13 +57,13 @@ impl Parameters {
         4 * self.words.len()
     }
 
-    /// Appends a number that can be changed.
+    /// Appends a word that can be changed later.
     pub(crate) fn declare_slot(&mut self, value: usize) -> ParameterSlot {
         self.words.push(value as u32);
         ParameterSlot(self.words.len() - 1)
     }
 
-    /// Changes a number.
+    /// Changes a word.
     pub(crate) fn set(&mut self, slot: ParameterSlot, value: usize) {
         self.words[slot.0] = value as u32;
     }

@@ -164,7 +164,7 @@ pub(crate) fn convert_expr(from: Compute, to: Compute, x: &str) -> String {
     }
 }
 
-/// Returns x rounded through `dtype`, whose compute type is the type of x.
+/// Returns x rounded to `dtype`, in the type of x, which is the compute type of `dtype`.
 pub(crate) fn round_expr(dtype: DType, x: &str) -> String {
     match dtype {
         DType::F16 => format!("h_round_f16({x})"),

@@ -22,7 +22,7 @@ pub(crate) fn words(compute: Compute) -> usize {
     compute.size().div_ceil(4)
 }
 
-/// Returns the expression of a value from its words. `word` returns the expression of each.
+/// Returns the expression of a value from its words. `word` returns the expression of each word.
 pub(crate) fn value_of_words(compute: Compute, word: impl Fn(usize) -> String) -> String {
     match compute {
         Compute::Mask => format!("({} != 0u)", word(0)),

@@ -41,8 +41,8 @@ const COMBINE_IN_SUBGROUP: &str = "
 ";
 
 /// Adds the lines that combine the values of every group of `lanes`, and returns the names of the combined values. All
-/// invocations execute the lines; `shared` is an unused name of shared memory. `combine` adds the lines that combine
-/// the variables of an invocation with the values of another invocation, in any order.
+/// invocations execute the lines; `shared` is a name for shared memory that the shader does not use yet. `combine` adds
+/// the lines that combine the variables of an invocation with the values of another invocation, in any order.
 ///
 /// The values are combined by a binary tree: invocations at a distance of 1, then 2, 4, ... A subgroup exchanges values
 /// without memory and barriers, so with `subgroups` the levels of the tree within a subgroup use a shuffle. The tree,

@@ -111,7 +111,7 @@ struct NodeDetails {
     hooks: OnceLock<Box<[Arc<Hooks>]>>,
 }
 
-/// The data of a node that do not depend on its operation.
+/// The part of a node that does not depend on the type of its operation.
 pub(crate) struct NodeHeader {
     pub(crate) edges: SmallVec<[Edge; 2]>,
     pub(crate) generation: u64,
@@ -125,7 +125,7 @@ pub(crate) struct NodeHeader {
     details: OnceLock<Box<NodeDetails>>,
 }
 
-/// An applied operation. The trait object is its last field, so a node is one allocation.
+/// An applied operation. Its last field may be a trait object, so that a node is one allocation.
 pub(crate) struct GraphNode<A: ?Sized = dyn SavedDerivative> {
     header: NodeHeader,
     pub(crate) saved_derivative: A,
@@ -176,7 +176,7 @@ impl GraphNode {
         let _ = self.details().outputs.set(outputs.iter().map(Tensor::downgrade).collect());
     }
 
-    /// Returns weak handles to the output tensors; empty before [`GraphNode::set_outputs`].
+    /// Returns weak handles to the output tensors. The list is empty if they have not been stored yet.
     pub(crate) fn outputs(&self) -> &[Weak<TensorInner>] {
         if !self.output.ptr_eq(&Weak::new()) {
             return std::slice::from_ref(&self.output);
@@ -192,7 +192,7 @@ impl GraphNode {
         }
     }
 
-    /// Returns the hooks of output `index`, and marks the node so that the pass runs its hooks.
+    /// Returns the hooks of output `index`; creates the lists of hooks on first use.
     pub(crate) fn hooks_of(&self, index: usize) -> &Arc<Hooks> {
         self.is_observed.store(true, Ordering::Release);
         &self.details().hooks.get_or_init(|| self.outputs_meta.iter().map(|_| Arc::default()).collect())[index]
@@ -249,7 +249,9 @@ impl NodeParts<'_> {
 #[cold]
 #[track_caller]
 fn missing_value(op: &'static str, inputs: usize, outputs: usize) -> ! {
-    panic!("{op}: forward() saves an input or output that does not exist; it has {inputs} inputs and {outputs} outputs")
+    panic!(
+        "{op}: forward() saves an input or output that does not exist; there are {inputs} inputs and {outputs} outputs"
+    )
 }
 
 /// Returns the shapes, dtypes and devices of the outputs of a node.

@@ -40,7 +40,7 @@ impl SaveRequest {
 }
 
 impl SaveForBackward<'_> {
-    /// Returns true if a backward pass is possible. Otherwise saving has no effect.
+    /// Returns true if the operation is recorded, so that a backward pass is possible. Otherwise saving has no effect.
     pub fn any(&self) -> bool {
         !self.edges.is_empty()
     }
@@ -187,12 +187,12 @@ impl SavedTensors<'_> {
         &self.node.edges[index]
     }
 
-    /// Returns the shape of input `index`, which must be needed.
+    /// Returns the shape of input `index`, whose gradient must be needed.
     pub fn input_shape(&self, index: usize) -> Shape {
         self.meta(index).shape.clone()
     }
 
-    /// Returns the dtype of input `index`, which must be needed.
+    /// Returns the dtype of input `index`, whose gradient must be needed.
     #[inline]
     pub fn input_dtype(&self, index: usize) -> DType {
         self.meta(index).dtype
@@ -216,7 +216,7 @@ impl SavedTensors<'_> {
         }
     }
 
-    /// Returns the device of input `index` and its gradient. The input must be needed.
+    /// Returns the device of input `index` and of its gradient, which must be needed.
     pub(crate) fn input_device(&self, index: usize) -> Device {
         match &self.node.edges[index] {
             Edge::Node(node, output) => node.outputs_meta[*output as usize].device,

@@ -8,7 +8,7 @@ use std::sync::{RwLock, TryLockError, TryLockResult};
 /// The values that a node saves, until a backward pass frees them.
 pub(crate) trait SavedValueSlot {
     /// Calls `run` with the saved values, and then frees them unless `keep` is set. Returns false if they were already
-    /// freed. A node that saves no value is never freed.
+    /// freed. For a node that saves no values, it always returns true.
     ///
     /// It never blocks, because this thread's own pass may hold the lock in an outer call. If another pass is freeing
     /// the values, returns false. If another pass reads them, they are not freed.

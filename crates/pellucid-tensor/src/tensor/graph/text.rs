@@ -44,7 +44,7 @@ impl fmt::Display for Node {
     }
 }
 
-/// The state of writing a graph.
+/// A graph while it is written as text.
 struct GraphText<'a> {
     out: &'a mut dyn Write,
     names: HashMap<TensorId, &'a str>,

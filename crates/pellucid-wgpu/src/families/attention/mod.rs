@@ -11,9 +11,12 @@
 //! | `KeyGradient` | keys | queries | Xᵀ | Q |
 //! | `ValueGradient` | keys | queries | Pᵀ | Ω |
 //!
-//! The softmax of the output is computed online (Milakov & Gimelshein 2018; Dao et al. 2022): if a block has a larger
-//! maximum, the sums so far are scaled down. The gradients compute P = exp(scores − λ)/Σ exp(scores − λ) again, because
-//! λ is rounded. The query pass stores the reciprocals of these sums and Σ Ω·O for the other two passes.
+//! O is the output, Ω its incoming gradient, P the softmax of the scores, and X the gradient of the scores. λ is the
+//! logarithm of the sum of the exponentials of the scores of a query; the output pass stores it. The softmax of the
+//! output is computed online (Milakov & Gimelshein 2018; Dao et al. 2022): if a block has a larger maximum, the sums so
+//! far are scaled down. The gradient passes compute P = exp(scores − λ)/Σ exp(scores − λ): they divide by the sum,
+//! because it is not exactly 1 for the rounded λ. The query pass stores the reciprocals of these sums and Σ Ω·O for the
+//! other two passes.
 
 mod pass;
 mod template;

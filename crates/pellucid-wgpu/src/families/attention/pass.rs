@@ -48,7 +48,7 @@ impl PassKind {
         matches!(self, PassKind::QueryGradient | PassKind::KeyGradient)
     }
 
-    /// Returns the index of the output.
+    /// Returns the index of the output that the dispatch computes.
     fn output(self) -> usize {
         match self {
             PassKind::Output | PassKind::QueryGradient => 0,
@@ -89,9 +89,9 @@ struct PassShader<'p, 'a, 'o> {
     bindings: Bindings,
     float: WgslFloat,
     tile: WorkgroupTile,
-    /// The row and column counts.
+    /// The expressions of the row and column counts of the scores.
     limits: [String; 2],
-    /// The scale of the scores.
+    /// The expression of the scale of the scores.
     scale: String,
     /// The statistics of the queries.
     statistics: Option<ElementAccess>,
@@ -217,7 +217,7 @@ impl<'a> PassShader<'_, 'a, '_> {
         self.template(template::PASS, &[&group[..], rows].concat());
     }
 
-    /// Adds the loop over the columns.
+    /// Adds the loop over the blocks of columns.
     fn visit_columns(&mut self, width: &str, [qk_width, v_width]: [&str; 2]) {
         let (kind, compute) = (self.pass.kind, self.float.0);
         // The shader needs at most 16 KiB of shared memory: the weights, and memory that the factors of the scores and
@@ -266,7 +266,8 @@ impl<'a> PassShader<'_, 'a, '_> {
         self.template(template::COLUMNS, &[&range[..], parts].concat());
     }
 
-    /// Adds the lines that compute the product of two factors for the block, as an array `array`.
+    /// Adds the lines that compute the invocation's elements of the product of two factors for the block, in the
+    /// variable `array`.
     fn multiply_factors(
         &mut self,
         factors: &[ArrayExprs; 2],
@@ -372,7 +373,7 @@ impl<'a> PassShader<'_, 'a, '_> {
         self.template(template::GRADIENT_WEIGHTS, values![load_query, log_sum, dot, normalize, multiply_slope]);
     }
 
-    /// Adds the lines that load the data of a query, which belong to a column.
+    /// Adds the lines that load λ and the statistics of the query of a column.
     fn load_query(&mut self, log_sums: &ArrayExprs) {
         let (columns, compute) = (self.limits[1].clone(), self.float.0);
         self.shader.line("let column = first_column + own_column * 4u + j;");

@@ -36,7 +36,7 @@ pub(super) const KEY_HEAD: &str = "
 pub(super) const COLUMNS: &str = "
     let end_column = $end_column;
     for (var first_column = $first_column; first_column < end_column; first_column = first_column + $block) {
-        // All invocations have read the previous weights.
+        // After the barrier, all invocations have read the previous weights.
         workgroupBarrier();
         $compute_scores
         $mask_scores

@@ -99,8 +99,8 @@ impl CellArrays {
     }
 
     /// Adds the lines that store the gradients of the gates, from the gradient `g` of the next state, and returns the
-    /// part of the gradient of the previous state that does not pass through the gates. `cell_grads` is the gradient
-    /// of c.
+    /// part of the gradient of the previous state that does not pass through the gates. `cell_grads` is the gradient of
+    /// the cell state.
     pub(super) fn backward(
         &self,
         shader: &mut ShaderBuilder,

@@ -81,8 +81,8 @@ struct RecurrentDispatches<'o, Operands> {
     operands: Operands,
 }
 
-/// Returns the matrix of `size` rows and columns of the last two axes of an array, starting at the row and the column
-/// `first`.
+/// Returns the matrices of the last two axes of an array, restricted to `size` rows and columns from the row and column
+/// `first` on.
 fn matrix<'a>(array: &DeviceArray<'a>, first: [usize; 2], size: [usize; 2]) -> TiledArray<'a> {
     let strides = array.layout.strides();
     let (outer, inner) = strides.split_at(strides.len() - 2);
@@ -93,7 +93,7 @@ fn matrix<'a>(array: &DeviceArray<'a>, first: [usize; 2], size: [usize; 2]) -> T
 }
 
 impl<Operands> RecurrentDispatches<'_, Operands> {
-    /// Returns the states before and after a step.
+    /// Returns the time indices of the states before and after a step.
     fn states(&self, step: usize) -> [usize; 2] {
         if self.kernel.reverse { [step + 1, step] } else { [step, step + 1] }
     }
@@ -278,9 +278,9 @@ impl<'a> RecurrentDispatches<'_, GradientArrays<'a, '_>> {
         self.kernel.cell.weight_blocks().iter().map(factors).collect()
     }
 
-    /// Adds the dispatch of the gradient of a cell. The gradient of its state is the product of the total gradients and
-    /// `projection`, or else the sum of three gradients: through the gates of the finished step, past its gates, and
-    /// the incoming gradients.
+    /// Adds the dispatch of the gradient of a cell. For projected states, the gradient of the state of the cell is the
+    /// product of the total gradients and `projection`. Otherwise it is the sum of three gradients: through the gates
+    /// of the finished step, past its gates, and the incoming gradients.
     fn describe_cell_gradient(
         &self,
         list: &mut DispatchList<'_>,

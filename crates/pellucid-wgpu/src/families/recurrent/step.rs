@@ -50,7 +50,7 @@ pub(super) struct StepTimes {
     pub(super) finished: Option<usize>,
 }
 
-/// One array at the time of a step, for the epilogue.
+/// An array that the epilogue accesses at the time of a step.
 pub(super) struct StepArray {
     elements: ElementAccess,
     base: String,
@@ -64,7 +64,7 @@ impl StepArray {
         self.load_at(shader, "row", "column")
     }
 
-    /// Adds the lines that load the element at a row and a column.
+    /// Adds the lines that load the element at the given row and column.
     pub(super) fn load_at(&self, shader: &mut ShaderBuilder, row: &str, column: &str) -> String {
         let offset = self.offset(shader, row, column);
         self.elements.define(shader, &offset)
@@ -92,21 +92,21 @@ impl StepArray {
     }
 }
 
-/// The lengths of sequences, for the epilogue.
+/// The lengths of the sequences, which the epilogue reads.
 pub(super) struct SequenceLengths {
     lengths: StepArray,
     step: String,
 }
 
 impl SequenceLengths {
-    /// Returns the condition that the sequence `row` has the time step.
+    /// Returns the condition that the sequence `row` includes the time step.
     fn is_active(&self, shader: &mut ShaderBuilder) -> String {
         let length = self.lengths.load_at(shader, "0u", "row");
         format!("l_lt({}, {length})", i64_from_word(&self.step))
     }
 }
 
-/// Runs `$active` for a sequence that has this time step, otherwise `$inactive`.
+/// Runs `$change_state` for a sequence that has this time step, otherwise `$keep_state`.
 const IF_ACTIVE: &str = "
     if ($is_active) {
         $change_state
@@ -127,7 +127,7 @@ pub(super) fn if_active(
     shader.template(IF_ACTIVE, values![is_active, change_state, keep_state]);
 }
 
-/// The two factors of a part of the product, with their times, and the length of k.
+/// The two factors of one term of the sum of products. The left factor may depend on a time.
 pub(super) struct StepFactors<'a> {
     pub(super) left: (TiledArray<'a>, Option<TimeIndex>),
     pub(super) right: TiledArray<'a>,
@@ -146,8 +146,8 @@ pub(super) struct StepShader {
 }
 
 impl StepShader {
-    /// Begins a shader of the operation `op` with the sum of products of factors, `[rows, columns]`. `reads` are the
-    /// other arrays that the epilogue reads, `writes` those that it writes.
+    /// Begins a shader of the operation `op` with the sum of products of factors, `[rows, columns]`. `reads` and
+    /// `writes` are the other arrays that the epilogue reads and writes.
     pub(super) fn new(
         op: &'static str,
         [rows, columns]: [usize; 2],
@@ -204,7 +204,7 @@ impl StepShader {
         }
     }
 
-    /// Declares an array of the epilogue: `[N, width]`, `[width]`, or `[T, N, width]` at a time.
+    /// Declares an array that the epilogue accesses: `[N, width]` or `[width]`, or `[T, N, width]` at the time `time`.
     pub(super) fn array(&mut self, array: &DeviceArray<'_>, time: Option<TimeIndex>) -> StepArray {
         let strides = array.layout.strides();
         let (row, column) = match array.shape().rank() {
@@ -257,7 +257,7 @@ impl StepShader {
     }
 }
 
-/// A quad of the product whose columns are the gates of one unit.
+/// The lines for a quad of the product, whose columns are the gates of one unit.
 const VISIT_UNIT: &str = "
     let row = first_row + quad_row;
     let column = (first_column + quad_column) / 4u;
@@ -266,7 +266,7 @@ const VISIT_UNIT: &str = "
     }
 ";
 
-/// A dispatch of a step.
+/// A dispatch of a step, which can be repeated at other times.
 pub(super) struct StepDispatch {
     /// The shader, unless the product has no elements.
     index: Option<ShaderIndex>,
@@ -275,7 +275,7 @@ pub(super) struct StepDispatch {
 }
 
 impl StepDispatch {
-    /// Adds the dispatch for other times.
+    /// Adds the dispatch again, at other times.
     pub(super) fn repeat(&self, list: &mut DispatchList<'_>, times: StepTimes) {
         if let Some(index) = self.index {
             let mut parameters = self.parameters.clone();

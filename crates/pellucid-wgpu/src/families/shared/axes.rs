@@ -4,7 +4,7 @@ use crate::operand::DeviceArray;
 use crate::shader::MergedAxes;
 use pellucid_ir::Shape;
 
-/// Returns the space of the axes of `shape` that `keep` selects, with the strides of every array.
+/// Returns the index space of the axes of `shape` that `keep` selects, with the strides of every array.
 pub(in crate::families) fn axes_space<'a>(
     arrays: impl IntoIterator<Item = &'a DeviceArray<'a>>,
     shape: &Shape,

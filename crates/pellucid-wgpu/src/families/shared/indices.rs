@@ -71,8 +71,8 @@ pub(in crate::families) fn check_range(
         return;
     }
     let operation = list.count_check(op) as usize;
-    // The check is two dispatches: the first finds the position of an index out of bounds, and one invocation of the
-    // second reports the index.
+    // The check is two dispatches: the first finds the position of the first index out of bounds, and one invocation of
+    // the second reports the index.
     let shaders = [ShaderBuilder::for_threads(count), ShaderBuilder::with_groups(count, 1)];
     let shaders = shaders.map(ShaderBuilder::into_check);
     for (mut shader, (source, flat)) in shaders.into_iter().zip([(FIND_INVALID, "thread"), (REPORT, "first")]) {
@@ -131,8 +131,8 @@ impl IndexedAxes {
     }
 
     /// Adds the lines that compute the offset of the element that indices select, and returns its name. `start` is the
-    /// offset for indices 0. `indices` has the elements of every index array and the offset of the index. All indices
-    /// are in bounds.
+    /// offset for indices 0. `indices` contains the elements of every index array and the offset of the index in them.
+    /// All indices are in bounds.
     pub(in crate::families) fn offset<'o>(
         &self,
         shader: &mut ShaderBuilder,

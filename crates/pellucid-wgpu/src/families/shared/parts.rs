@@ -1,6 +1,6 @@
 //! The division of long sequences into parts.
 
-/// The maximum number of parts, unless the loops of an element leave fewer elements to a part.
+/// The maximum number of parts, unless the parts would then exceed [`PartSizes::limit`].
 const MAX_PARTS: usize = 1 << 17;
 
 /// The sizes of the parts of a sequence.
@@ -13,7 +13,7 @@ pub(in crate::families) struct PartSizes {
     pub(in crate::families) few_parts: usize,
     /// The minimum number of elements of a part of a sequence with more parts.
     pub(in crate::families) large: usize,
-    /// The maximum number of elements of a part, which the loops of the elements limit. It is at least 1.
+    /// The maximum number of elements of a part, at least 1: the elements that one invocation or workgroup can process.
     pub(in crate::families) limit: usize,
 }
 

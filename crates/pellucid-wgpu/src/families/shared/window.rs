@@ -3,7 +3,7 @@
 use pellucid_ir::Shape;
 use pellucid_ir::kernel::Window;
 
-/// The largest coordinate. Shaders compute coordinates modulo 2³², and compare sums of two of them.
+/// The largest coordinate. Shaders compute coordinates modulo 2³², and compare sums of two coordinates.
 const MAX_COORDINATE: usize = i32::MAX as usize / 2;
 
 /// Returns true if shaders can compute the coordinates of all windows. `x` and `y` are the lengths of the spatial axes.

@@ -7,8 +7,8 @@
 //! and `f64` are pairs of words.
 //!
 //! The text of `double` is translated twice: to `f64`, and to sums of two `f32`, which have 48 significant bits and
-//! a third of the instructions. Functions of `f32` with long series, such as the Bessel functions, are computed with
-//! these sums.
+//! need a third of the instructions. Functions of `f32` with long series, such as the Bessel functions, are computed
+//! with these sums.
 //!
 //! A function without assignments, loops and `return` is inlined where it is called, and its `if` expressions select
 //! one of two computed values. Any other function becomes a function of WGSL with the same control flow.
@@ -183,8 +183,8 @@ fn parse_sources() -> Sources {
 }
 
 /// Returns the WGSL text of a function: `f_exp` is the function `exp` of `pellucid_simd::math::single`, `d_exp` the
-/// function of `double`, and `t_exp` the function with sums of two `f32`. If a function exists in `double` only,
-/// `f_lgamma` rounds its result.
+/// function of `double`, and `t_exp` the function with sums of two `f32`. If a function exists in `double` only, its
+/// form with the prefix `f_`, such as `f_lgamma`, rounds the result.
 ///
 /// # Errors
 /// Returns the name of the first construct that is not in the subset, for example a call to `libm`.

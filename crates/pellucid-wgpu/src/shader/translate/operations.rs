@@ -112,12 +112,13 @@ impl WgslTranslator<'_> {
         self.module == SourceModule::TwoFloats && LIBRARY.contains_key(&*format!("t_{name}"))
     }
 
-    /// Calls a function that is translated with its control flow, or one of the library.
+    /// Calls a function that is translated with its control flow, or a function of the library.
     fn call_of(&mut self, function: &ItemFn, arguments: &[Symbol]) -> Result<Symbol, Untranslatable> {
         let name = function.sig.ident.to_string();
         let types = FunctionTypes::from_function(function, self.module)?;
         if !self.has_own_function(&name) {
-            // The translated function is not used here, but the call is an error if it does not exist.
+            // The text of the translated function is not used here, but the call is an error if it cannot be
+            // translated.
             let mut callee = WgslTranslator::new(self.sources, self.module);
             callee.active = self.active.clone();
             callee.function_source(&name)?;

@@ -37,8 +37,8 @@ pub(crate) struct Coordinate {
     pub(crate) stride: isize,
 }
 
-/// An operand of a tiled product: a batch of matrices whose offsets are the sum of a part that depends on the row and a
-/// part that depends on the column, if every coordinate is in range.
+/// An operand of a tiled product: a batch of matrices. The offset of an element is the sum of a part that depends on
+/// the row and a part that depends on the column. An element with a coordinate out of range is 0.
 #[derive(Clone, Debug)]
 pub(crate) struct TiledArray<'a> {
     pub(crate) array: DeviceArray<'a>,
@@ -297,7 +297,8 @@ impl ArrayExprs {
     }
 }
 
-/// Adds the lines that compute whether an element exists, and its offset or else 0. Loads without branches can overlap.
+/// Adds the lines that compute whether an element exists, and its offset, or 0 if it does not exist. Loads without
+/// branches can run at the same time.
 fn valid_offset(shader: &mut ShaderBuilder, condition: &str, offset: &str) -> (String, String) {
     let is_valid = shader.define(condition);
     let offset = shader.define(format!("select(0u, {offset}, {is_valid})"));
@@ -319,7 +320,8 @@ impl FactorSide {
         matches!((self, quads), (FactorSide::Left, Some(QuadAxis::Column)) | (FactorSide::Right, Some(QuadAxis::Row)))
     }
 
-    /// Adds the part of an index of the product.
+    /// Adds the lines that compute the part of an offset that depends on the index of the product: a row of a left
+    /// factor, or a column of a right factor.
     pub(crate) fn index_part(
         self,
         shader: &mut ShaderBuilder,

@@ -2,8 +2,9 @@
 //! layers.
 //!
 //! A workgroup of 64 invocations computes a tile of the product; each invocation computes blocks of 4 × 4 elements in
-//! registers. Tiles of both factors pass through shared memory. A factor is an array whose offsets are sums of a part
-//! of the index and a part of k, so the windows of a convolution are loaded from the image itself.
+//! registers. Tiles of both factors pass through shared memory. The offset of an element of a factor is the sum of a
+//! part that depends on the row or column of the product and a part that depends on k. So the windows of a convolution
+//! are loaded from the image itself.
 //!
 //! | file | contents |
 //! | --- | --- |

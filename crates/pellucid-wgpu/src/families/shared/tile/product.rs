@@ -20,7 +20,7 @@ const SPLIT_ITERATIONS: usize = MAX_ITERATIONS * 3 / 4;
 
 /// Returns the maximum k extent of a split, a power of two, so that its loops have at most [`SPLIT_ITERATIONS`].
 fn max_split_depth(compute: Compute) -> usize {
-    // Shared tiles have a k extent of 8 or more, or of 16 for values of one word.
+    // Shared tiles have a k extent of 16 or more for values of one word, otherwise of 8 or more.
     let (iterations, depth) = match is_narrow(compute) {
         true => (1 + 16 / UNROLLED_STEP, 16),
         false => (1 + 8 * WIDE_PRODUCT_ITERATIONS, 8),
@@ -34,7 +34,8 @@ pub(crate) fn epilogue_iterations(epilogue: Option<&Program>) -> usize {
     SPLIT_ITERATIONS.saturating_add(epilogue.map_or(0, program_iterations).saturating_mul(64))
 }
 
-/// The target number of workgroups of a product with splits of k: t small tiles have ⌊this number / t⌋ splits.
+/// The target number of workgroups of a product with splits of k: a product of t small tiles has at most ⌊this number /
+/// t⌋ splits, unless their loops would be too long.
 const SPLIT_K_TARGET_GROUPS: usize = 64;
 
 /// The minimum number of workgroups for which large tiles are used.
@@ -110,7 +111,7 @@ const ADD_SPLITS: &str = "
 /// `C[.., i, j] = Σₖ A[.., i, k]·B[.., k, j]`, followed by an epilogue.
 pub(crate) struct TiledProduct<'a, 'p> {
     pub(crate) op: &'static str,
-    /// m, n and k.
+    /// The sizes m, n and k: the matrices of A are `[m, k]`, and the matrices of B are `[k, n]`.
     pub(crate) sizes: [usize; 3],
     /// The lengths of the batch axes.
     pub(crate) batch: Vec<usize>,

@@ -162,7 +162,7 @@ impl<'a> FactorLoader<'a> {
 const ACCUMULATE: &str = "
     for (var depth = $begin; depth < $end; depth = depth + $step) {
         $load
-        // All invocations have read the previous tiles.
+        // After the barrier, all invocations have read the previous tiles.
         workgroupBarrier();
         $store
         workgroupBarrier();
@@ -273,7 +273,7 @@ impl WorkgroupTile {
         shader.line(format!("let own_column = local % {}u;", self.grid[1]));
     }
 
-    /// Adds the variables `name` of the sums, which are 0.
+    /// Adds the variables `name` of the sums, with the initial value 0.
     pub(crate) fn declare(&self, shader: &mut ShaderBuilder, name: &str) {
         let ty = quad_type(self.compute);
         match is_narrow(self.compute) {
