@@ -223,37 +223,50 @@ impl SequenceReduction<'_> {
                 let converted = scratch.add(padded(eval.scratch_bytes()));
                 let results = converted.add(self.converted_bytes(eval));
                 let rest = results.add(padded(RESULTS * 8));
-                let mut cursor = Cursor::at(&self.kept, &self.bases, range.start);
-                let mut first = range.start;
-                while first < range.end {
-                    let count = RESULTS.min(range.end - first);
-                    for s in 0..count {
-                        eval.begin_segment(&mut frame, &cursor.positions);
-                        if self.length <= self.tile_len(eval) {
-                            if self.length > 0 {
-                                eval.run_tile(&mut frame, &cursor.positions, 0, self.length);
-                            }
-                            let values = self.accumulator_values(eval, &frame, self.length, converted);
-                            self.reduce_sequence(values, self.length, results, s);
-                        } else {
-                            let mut state = self.initial_state();
-                            self.accumulate_range(
-                                eval,
-                                &mut frame,
-                                &cursor.positions,
-                                0..self.length,
-                                converted,
-                                &mut state,
-                            );
-                            self.finish_sequence(state, results, s);
+                self.for_each_sequence(range, results, rest, |addresses, s| {
+                    eval.begin_segment(&mut frame, addresses);
+                    if self.length <= self.tile_len(eval) {
+                        if self.length > 0 {
+                            eval.run_tile(&mut frame, addresses, 0, self.length);
                         }
-                        cursor.advance();
+                        let values = self.accumulator_values(eval, &frame, self.length, converted);
+                        self.reduce_sequence(values, self.length, results, s);
+                    } else {
+                        let mut state = self.initial_state();
+                        self.accumulate_range(eval, &mut frame, addresses, 0..self.length, converted, &mut state);
+                        self.finish_sequence(state, results, s);
                     }
-                    self.store_results(results, first, count, rest);
-                    first += count;
-                }
+                });
             }
         });
+    }
+
+    /// Calls `reduce` for each of the sequences `range`, with the addresses of its inputs and the index of its result
+    /// in `results`, and stores the results, [`RESULTS`] at a time.
+    ///
+    /// # Safety
+    /// * Operands: the sequences are within the operands, and no other task writes their results.
+    /// * Results: `results` holds `RESULTS` results, of which `reduce` initializes the one at its index. `rest` is the
+    ///   scratch memory of `store_results`. Only this call uses both.
+    pub(super) unsafe fn for_each_sequence(
+        &self,
+        range: Range<usize>,
+        results: *mut u8,
+        rest: *mut u8,
+        mut reduce: impl FnMut(&[*mut u8], usize),
+    ) {
+        let mut cursor = Cursor::at(&self.kept, &self.bases, range.start);
+        let mut first = range.start;
+        while first < range.end {
+            let count = RESULTS.min(range.end - first);
+            for s in 0..count {
+                reduce(&cursor.positions, s);
+                cursor.advance();
+            }
+            // SAFETY: `reduce` has initialized the results; *Operands* and *Results* cover the outputs and the memory.
+            unsafe { self.store_results(results, first, count, rest) };
+            first += count;
+        }
     }
 
     /// Accumulates elements `range` of a sequence into `state`.

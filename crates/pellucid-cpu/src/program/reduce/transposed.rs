@@ -130,29 +130,21 @@ impl SequenceReduction<'_> {
             let buffers = converted.add(self.converted_bytes(eval));
             let results = buffers.add(panels_bytes);
             let rest = results.add(padded(RESULTS * 8));
-            let mut cursor = Cursor::at(&self.kept, &self.bases, range.start);
-            let mut first = range.start;
-            while first < range.end {
-                let count = RESULTS.min(range.end - first);
-                for s in 0..count {
-                    let mut state = self.initial_state();
-                    let mut part = Cursor::at(panels.outer, &cursor.positions, 0);
-                    for _ in 0..strided::element_count(panels.outer) {
-                        for start in (0..panels.row.len).step_by(panels.rows) {
-                            let rows = panels.rows.min(panels.row.len - start);
-                            let addresses = self.load_panel(panels, &part.positions, start, rows, buffers);
-                            eval.begin_segment(&mut frame, &addresses);
-                            let values = 0..rows * panels.column.len;
-                            self.accumulate_range(eval, &mut frame, &addresses, values, converted, &mut state);
-                        }
-                        part.advance();
+            self.for_each_sequence(range, results, rest, |addresses, s| {
+                let mut state = self.initial_state();
+                let mut part = Cursor::at(panels.outer, addresses, 0);
+                for _ in 0..strided::element_count(panels.outer) {
+                    for start in (0..panels.row.len).step_by(panels.rows) {
+                        let rows = panels.rows.min(panels.row.len - start);
+                        let addresses = self.load_panel(panels, &part.positions, start, rows, buffers);
+                        eval.begin_segment(&mut frame, &addresses);
+                        let values = 0..rows * panels.column.len;
+                        self.accumulate_range(eval, &mut frame, &addresses, values, converted, &mut state);
                     }
-                    self.finish_sequence(state, results, s);
-                    cursor.advance();
+                    part.advance();
                 }
-                self.store_results(results, first, count, rest);
-                first += count;
-            }
+                self.finish_sequence(state, results, s);
+            });
         }
     }
 
