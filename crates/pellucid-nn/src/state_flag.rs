@@ -116,9 +116,14 @@ fn sibling_name(flag: &str, name: &str) -> String {
 }
 
 fn read_flag(op: &'static str, name: &str, value: &Tensor) -> Result<bool> {
-    match value.size() {
-        1 => Ok(value.try_to_vec::<f64>()?[0] != 0.0),
-        _ => Err(Error::invalid(op, format!("`{name}` must be one value, 0 or 1, got shape {}", value.shape()))),
+    let invalid = |found: String| Err(Error::invalid(op, format!("`{name}` must be one value, 0 or 1, got {found}")));
+    if value.size() != 1 {
+        return invalid(format!("shape {}", value.shape()));
+    }
+    match value.try_to_vec::<f64>()?[0] {
+        0.0 => Ok(false),
+        1.0 => Ok(true),
+        other => invalid(other.to_string()),
     }
 }
 

@@ -74,10 +74,10 @@ pub(super) fn check_dtypes<O: KernelOperand>(program: &Program, inputs: &[O], ou
 /// Returns the error for operands whose dtypes differ from the program's.
 #[cold]
 pub(super) fn dtype_error<O: KernelOperand>(program: &Program, inputs: &[O], outputs: &[O]) -> Error {
-    let expected: Vec<DType> =
-        program.inputs.iter().map(|l| l.storage).chain(program.outputs.iter().map(|s| s.storage)).collect();
+    let expected = program.inputs.iter().map(|l| l.storage).chain(program.outputs.iter().map(|s| s.storage));
+    let expected = expected.map(|dtype| dtype.to_string()).collect::<Vec<_>>().join(", ");
     let actual = inputs.iter().chain(outputs).map(|o| o.dtype());
-    Error::dtypes(program.name, actual, format!("the program was compiled for {expected:?}"))
+    Error::dtypes(program.name, actual, format!("the program was compiled for {expected}"))
 }
 
 /// Returns the error for operands whose shapes do not obey `rule`.

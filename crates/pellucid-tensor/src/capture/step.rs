@@ -395,13 +395,13 @@ impl CompiledStep {
         };
         let slot = (0..self.origins.len()).find(|&i| !same(i))?;
         let launches = &self.recorded.launches;
-        let user = launches.iter().position(|l| l.inputs.iter().chain(&l.outputs).any(|o| o.slot == slot));
-        let kernel = user.map_or("an output", |k| launches[k].kernel.name());
+        let launch = launches.iter().position(|l| l.inputs.iter().chain(&l.outputs).any(|o| o.slot == slot));
+        let user = launch.map_or("the result".to_string(), |k| format!("`{}`", launches[k].kernel.name()));
         Some(match &self.origins[slot] {
             SlotOrigin::Constant(_) => {
-                format!("`{kernel}` reads a tensor that was created from different host values than in the recording")
+                format!("{user} reads a tensor that was created from different host values than in the recording")
             }
-            _ => format!("`{kernel}` uses a different tensor than in the recording"),
+            _ => format!("{user} uses a different tensor than in the recording"),
         })
     }
 }

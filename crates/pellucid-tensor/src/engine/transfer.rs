@@ -16,7 +16,7 @@ use pellucid_ir::{DType, Element, Error, Layout, ReadElement, Result, Scalar, Sh
 use std::panic::Location;
 
 /// Reads of at least this many bytes check for available memory first.
-const SMALL_READ: usize = 1 << 20;
+const LARGE_READ: usize = 1 << 20;
 
 /// The help of the error for a tensor that a captured step computes on a device other than its own.
 pub(crate) const COMPUTED_ELSEWHERE: &str = "the step computes this tensor on a device other than its own; create it on the device of the step, for example \
@@ -145,7 +145,7 @@ impl Array {
         let dense = eager(|| self.contiguous()).map_err(named)?;
         ensure_ready(op, dense.storage())?;
         let count = self.shape().size() * self.dtype().size();
-        if count >= SMALL_READ {
+        if count >= LARGE_READ {
             // The bytes are read first and then converted, so both vectors exist simultaneously.
             host_vec::<[u8; 2]>(count).map_err(|error| named(error.with_shape(self.shape())))?;
         }
