@@ -44,7 +44,7 @@ impl IntList {
         self.iter().map(count).collect()
     }
 
-    /// Returns distinct axes of a shape.
+    /// Resolves the integers as distinct axes of `shape`.
     pub(in crate::ops) fn axes(&self, op: &'static str, shape: &Shape) -> Result<SmallVec<[usize; 6]>> {
         distinct_axes(op, self, shape.rank(), shape)
     }

@@ -33,8 +33,8 @@ binary! {
     fmod(a, b) = {
         let (p, q) = (a.abs(), b.abs());
         let m = p.rem(q);
-        // The absolute value of the smallest integer overflows and is negative. A remainder with such an operand
-        // differs from the truncated one by q.
+        // The absolute value of the smallest integer overflows and is negative. If p or q is negative for this reason,
+        // a nonzero m exceeds the truncated remainder by q.
         let overflow = (p.lt(0.0) | q.lt(0.0)).select(q, 0.0);
         let r = m.eq(0.0).select(m, m - overflow);
         let r = (a.lt(0.0) & p.ge(0.0)).select(-r, r);
@@ -67,8 +67,8 @@ binary! {
     copysign(a, b) = a.copysign(b);
     /// Computes the Heaviside step function: 0 for a < 0, 1 for a > 0, and b for a = 0; NaN stays NaN.
     heaviside(a, b) = a.eq(0.0).select(b, a.is_nan().select(a, a.gt(0.0).to_number()));
-    /// Computes √(a² + b²) without overflow or underflow of the squares; ∞ if either is infinite, even with NaN (C99).
-    /// All derivatives at the origin are 0.
+    /// Computes √(a² + b²), even if a square overflows or underflows. The result is ∞ if one operand is infinite, even
+    /// if the other is NaN (as in C99). All derivatives at the origin are 0.
     hypot(a, b) = hypotenuse(a, b),
         d a = g * hypotenuse_slope(a, b), d b = g * hypotenuse_slope(b, a);
     /// Computes the bitwise AND of integers, or the logical AND of booleans.
@@ -124,7 +124,8 @@ unary! {
     bitwise_not(x) = !x;
 }
 
-/// Computes √(a² + b²). If a square could overflow or underflow in `f32`, the larger side is factored out.
+/// Computes √(a² + b²). If a square could overflow, or both squares could underflow in `f32`, the larger side is
+/// factored out.
 fn hypotenuse(a: Expr, b: Expr) -> Expr {
     let (p, q) = (a.abs(), b.abs());
     let (large, small) = (p.max(q), p.min(q));
@@ -132,7 +133,8 @@ fn hypotenuse(a: Expr, b: Expr) -> Expr {
     let scaled = large * ratio.mul_add(ratio, 1.0).sqrt();
     let scaled = large.eq(0.0).select(large, scaled);
     let plain = (a * a + b * b).sqrt();
-    // Between 2⁻⁵⁰ and 2⁵⁰ no square overflows, and a smaller side whose square underflows is negligible.
+    // If the larger side is between 2⁻⁵⁰ and 2⁵⁰, no square overflows, and a smaller side whose square underflows is
+    // negligible.
     let safe = large.ge(8.881_784_197_001_252e-16) & large.le(1125899906842624.0);
     (p.eq(f64::INFINITY) | q.eq(f64::INFINITY)).select(f64::INFINITY, safe.select(plain, scaled))
 }

@@ -60,7 +60,7 @@ pub(super) fn bound_of_end(slope: Expr, curvature: Expr) -> Expr {
 
 const NODE_COUNT: usize = 48;
 
-/// The nodes and the weights.
+/// The nodes and the weights of the quadrature on [0, 1].
 static NODES: LazyLock<[Vec<f64>; 2]> = LazyLock::new(|| {
     let (nodes, weights) = (0..NODE_COUNT).map(gauss_legendre).unzip();
     [nodes, weights]

@@ -16,7 +16,7 @@ unary! {
         let root = y + (x / (y * y) - y) * (1.0 / 3.0);
         (x.eq(0.0) | !x.is_finite()).select(x, root)
     },
-        // A power has a derivative of ±∞ at 0; the derivative of 1/(y·y) is 0/0.
+        // At 0, the derivative of the power is infinite, as it must be; the derivative of 1/(y·y) would be 0/0.
         d x = g / 3.0 * y.pow(-2.0);
     /// Computes the natural logarithm.
     ln(x) = x.ln(), autocast = Single;

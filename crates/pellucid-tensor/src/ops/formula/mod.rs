@@ -1,7 +1,7 @@
 //! Application of formulas: elementwise, summed over axes, or with row reductions.
 //!
-//! One operation implements all three. The gradients of a formula are formulas, so this operation also computes the
-//! gradients of every order.
+//! One operation implements all three applications. The gradients of a formula are formulas, so the same operation
+//! computes the gradients of every order.
 
 mod backward;
 pub(super) mod broadcast;
@@ -322,7 +322,7 @@ impl<'a> FormulaCall<'a> {
         Ok(untracked_results(inputs, self.run_kernel(&arrays, reuse)?))
     }
 
-    /// Saves the values for backward, computes the results with `outputs`, and records their node.
+    /// Saves the values for the backward pass, computes the results by calling `outputs`, and records their node.
     #[inline]
     fn recorded(
         &self,

@@ -35,8 +35,8 @@ fn ratio(x: Expr, c: Expr) -> Expr {
     x / c.eq(0.0).select(f64::INFINITY, c)
 }
 
-/// Returns the formula of x·(x/c)ᵖ⁻¹, with x and a constant c as inputs and p as parameter, and the derivatives of
-/// [`signed_power`] relative to c. All derivatives for c = 0 are 0.
+/// Returns the formula of x·(x/c)ᵖ⁻¹, with x and a constant c as inputs and p as parameter, and with the derivatives of
+/// c·[`signed_power`](x/c). All derivatives for c = 0 are 0.
 pub(in crate::ops) fn relative_signed_power(p: f64) -> &'static Formula {
     if is_integer(p) {
         return formula! {

@@ -105,7 +105,7 @@ pub(crate) fn put_axes(
         engine::submit(&kernel, &operands.iter().collect::<SmallVec<[&Array; 4]>>(), &[view])
     };
     let broadcast = values.array().broadcast_to(op, &shape)?;
-    // Without indices there is nothing to write or check.
+    // Without index elements there is nothing to write or check.
     if shape.size() == 0 && view.shape().size() > 0 {
         return Ok(());
     }
@@ -201,7 +201,8 @@ impl Operation for AsStridedTranspose {
     }
 }
 
-/// A value of this shape whose region the source overwrites. The inputs are the value and the source.
+/// The operation that copies a value of shape `shape` and overwrites a region of the copy with a source. The inputs are
+/// the value and the source.
 #[derive(Clone)]
 struct Overwrite {
     op: &'static str,
@@ -225,8 +226,8 @@ impl Operation for Overwrite {
             && g.array().layout().is_contiguous()
             && g.is_unique()
         {
-            // The gradient has no other owner and is updated in place. So each step that fills a buffer costs only its
-            // region.
+            // The gradient has no other owner and is updated in place. So a loop that writes a buffer region by region
+            // costs only the size of the region in each step.
             let source = needs.contains(1).then(|| region_of(g.array(), &self.region).copy()).transpose()?;
             if needs.contains(0) {
                 clear(g.array(), &self.region)?;
@@ -247,8 +248,8 @@ impl Operation for Overwrite {
     }
 }
 
-/// A value of this shape with the source written at saved row-major positions. If positions are equal, the last one is
-/// stored. The inputs are the value, the source and the positions.
+/// The derivative of writing a source at saved row-major positions of a value of shape `shape`. If positions are equal,
+/// the last one is stored. The inputs are the value, the source and the positions.
 struct OverwriteAt {
     op: &'static str,
     shape: Shape,

@@ -40,7 +40,7 @@ pub fn masked_select(x: &Tensor, mask: &Tensor) -> Result<Tensor> {
 
 /// Encodes class indices as one-hot vectors of length `classes`, of dtype `i64`, along a new last axis.
 ///
-/// An index outside 0..classes gives zeros.
+/// For an index outside 0..classes, the vector is zero.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] for class indices without an integer dtype; [`Error::OutOfMemory`].

@@ -1,9 +1,9 @@
 //! Tensors with some elements replaced: the transposes of indexing operations.
 //!
 //! [`select_scatter`], [`slice_scatter`] and [`diagonal_scatter`] overwrite a view of a copy of x. If an index of
-//! [`index_put`] consists of index tensors and full ranges, a scatter combines the selected elements with the values.
-//! Any other index is applied to the row-major positions of the elements, and the values are written or added at the
-//! selected positions.
+//! [`index_put`] consists only of index tensors and full ranges, a scatter combines the selected elements with the
+//! values. Any other index is applied to the row-major positions of the elements, and the values are written or added
+//! at the selected positions.
 
 use crate::autograd::{on_one_device, placed_like};
 use crate::ops::call::check;
@@ -120,7 +120,7 @@ pub fn masked_scatter(x: &Tensor, mask: &Tensor, source: &Tensor) -> Result<Tens
     let shape = check::common_shape(op, &[x, mask], "tensor and mask must broadcast")?;
     let mask = broadcast::broadcast_to(mask, &shape)?;
     // Where the mask is false, the index is unused. A source without elements has no valid index, so one element is
-    // added before the first.
+    // inserted at its start.
     let (source, first) = match source.size() {
         0 => (&fill::full_on_device_of(x, [1], 0, x.dtype())?, 1),
         _ => (source, 0),

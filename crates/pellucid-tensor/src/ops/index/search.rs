@@ -44,7 +44,7 @@ pub fn searchsorted(sorted: &Tensor, values: &Tensor, right: bool) -> Result<Ten
     let (sorted, values) = (sorted.detach(), values.detach());
     let values = if rank == 1 { view::ravel(&values)? } else { values };
     if len == 0 {
-        // Without elements the result is 0, on the device of the row.
+        // In a row without elements every index is 0. The sum of the empty row puts the result on its device.
         let zeros = fill::full_on_device_of(&values, shape, 0, DType::I64)?;
         return arithmetic::add(&zeros, &copy::to_dtype(&reductions::sum(&sorted, Axes::from(..))?, DType::I64)?);
     }
@@ -134,11 +134,11 @@ pub enum Bins<'a> {
     Edges(&'a Tensor),
 }
 
-/// Counts the elements in each bin, as floats. Returns the counts, and the bin edges (one more).
+/// Counts the elements in each bin, as floats. Returns the counts, and the bin edges (one more than counts).
 ///
-/// A bin contains its lower edge, and the last bin also its upper edge. Elements outside are not counted. Weights of
-/// x's shape are summed instead of counted, with gradients. With `density` the counts are divided by their total and
-/// the bin width, so that the integral is 1.
+/// A bin contains its lower edge, and the last bin also its upper edge. Elements outside are not counted. With weights
+/// of x's shape, each bin contains the sum of the weights of its elements, which is differentiable. With `density` the
+/// counts are divided by their total and the bin width, so that the integral is 1.
 ///
 /// [`searchsorted`] finds the bins. In addition to operands and result, the operation stores a few arrays of x's shape
 /// in `i64`.
@@ -259,8 +259,8 @@ fn histogram_of_points(
     Ok((counts, all_edges))
 }
 
-/// Returns the bin edges of x. If their values cannot be read, also returns a 0-d mask, which is true if they are
-/// valid.
+/// Returns the bin edges of x. If the values that determine the edges cannot be read, also returns a 0-d mask, which is
+/// true if the edges are valid.
 fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<(Tensor, Option<Tensor>)> {
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "the input must have a float dtype; bincount() counts integers"));
@@ -303,8 +303,8 @@ fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<(Tensor, Op
     let width = copy::to_dtype(&arithmetic::sub(&high, &low)?, x.dtype())?;
     let (subject, range) = ("the distance between the ends of the bins", 0.0..=f64::MAX);
     is_valid = value_range::both(is_valid, value_range::in_range_or_mask(op, subject, &width, range, false)?)?;
-    // If the ends are equal, both are moved outwards by ½, or by more if the dtype has no other number at this
-    // distance.
+    // If the ends are equal, both are moved outwards by ½, or by a larger distance where the dtype cannot represent a
+    // change of ½.
     let least = arithmetic::mul(&arithmetic::abs(&low)?, x.dtype().epsilon().unwrap_or_default())?;
     let margin = arithmetic::where_(&compare::eq(&low, &high)?, &arithmetic::maximum(&least, 0.5)?, 0.0)?;
     let limit = x.dtype().range().1.to_f64();

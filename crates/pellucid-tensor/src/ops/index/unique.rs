@@ -17,7 +17,7 @@ pub struct Unique {
     /// The unique elements (a vector), or the unique slices (along the axis). The gradient goes to the first
     /// occurrence.
     pub values: Tensor,
-    /// The `i64` index into `values` of every element, or slice.
+    /// For every element or slice of the input, its `i64` index in `values`.
     pub inverse: Tensor,
     /// The number of occurrences of each value, in `i64`.
     pub counts: Tensor,
@@ -75,12 +75,13 @@ fn as_rows(op: &'static str, x: &Tensor, axis: Option<isize>) -> Result<Tensor> 
     let Some(axis) = axis else { return view::reshape(&x, [x.size(), 1]) };
     let count = x.shape()[x.shape().axis(op, axis)?];
     let width = x.shape().with_axis(x.shape().axis(op, axis)?, 1).size();
-    // Columns are compared one by one, so even repeated elements of a broadcast view cost time. The copy makes them
-    // cost memory too, so a view that is far too large is an error.
+    // Columns are compared one by one, so even repeated elements of a broadcast view cost time. The copy also allocates
+    // memory for them, so a view that is far too large fails immediately with an error.
     view::reshape(&copy::contiguous(&view::movedim(&x, [axis], [0])?)?, [count, width])
 }
 
-/// Groups adjacent equal rows. `order` has the index in x of each row, or is `None` if the rows are in the order of x.
+/// Groups adjacent equal rows. `order` contains the index of each row in x, or is `None` if the rows are in the order
+/// of x.
 #[track_caller]
 fn groups(x: &Tensor, axis: Option<isize>, rows: &Tensor, order: Option<&Tensor>) -> Result<Unique> {
     let count = rows.shape()[0];

@@ -53,7 +53,8 @@ pub fn cholesky(a: &Tensor, upper: bool) -> Result<Tensor> {
 
 /// Computes the factor of [`cholesky`], and an `i32` info instead of an error.
 ///
-/// The info is the order of the first leading minor that is not positive, or 0. If it is not 0, the factor is NaN.
+/// The info is the order of the first leading minor that is not positive, or 0 if there is none. If it is not 0, the
+/// factor is NaN.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].

@@ -63,7 +63,7 @@ impl Cofactors {
 }
 
 /// Computes the determinant of matrices `[.., n, n]` by n − 1 products (Bird 2011): X ← μ(X)·A. μ keeps the elements
-/// above the diagonal, and replaces each diagonal element by minus the sum of the later ones.
+/// above the diagonal, and replaces each diagonal element by minus the sum of the later diagonal elements.
 fn division_free(a: &Tensor) -> Result<Tensor> {
     let n = a.shape()[a.rank() - 1];
     let later = diagonal::tril(&fill::ones([n, n], a.dtype())?, -1)?;

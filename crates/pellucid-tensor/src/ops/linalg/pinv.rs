@@ -135,7 +135,7 @@ pub(super) fn pinv_with_values(a: &Tensor, cutoff: &Cutoff) -> Result<(Tensor, T
         Error::shapes("pinv", [a.shape(), atol.shape(), rtol.shape()], "atol and rtol must broadcast to the same shape")
     })?;
     let a = broadcast::broadcast_to(a, batch.iter().copied().chain([m, n]).collect::<Shape>())?;
-    // The gradient multiplies by all of A, but the other triangle of A must not be read.
+    // The gradient multiplies by the full matrix A, but only the lower triangle of A may be read.
     let a = &if cutoff.hermitian { mirror_lower(&a)? } else { a };
     let outputs = apply(PseudoInverse { hermitian: cutoff.hermitian }, &[a, &atol, &rtol])?;
     Ok((outputs[0].clone(), outputs[1].detach()))

@@ -42,8 +42,8 @@ pub struct AttentionOptions<'a> {
 /// Computes softmax(Q·Kᵀ·scale + mask)·V (Vaswani et al. 2017). A query that attends to no key gets zeros.
 ///
 /// Q is `[.., L, E]`, K `[.., S, E]`, V `[.., S, D]`; the result is `[.., L, D]`. The axes before the last two
-/// broadcast. K and V may have fewer heads (third axis from the end) than Q if their number divides Q's: neighbouring
-/// heads of Q share them (grouped-query attention, Ainslie et al. 2023).
+/// broadcast. K and V may have fewer heads (third axis from the end) than Q if their number divides Q's. Neighbouring
+/// heads of Q then share a head of K and V (grouped-query attention, Ainslie et al. 2023).
 ///
 /// Only one block of scores is in memory at a time (FlashAttention, Dao et al. 2022). With dropout, with a mask that
 /// requires a gradient, and in every derivative of order 2 or higher, all scores, `[.., L, S]`, are stored. The second
@@ -292,7 +292,7 @@ fn softmax_or_zeros(x: &Tensor) -> Result<Tensor> {
     Ok(apply_rows_all(formula, &[x], &[], (-1).into())?.swap_remove(0))
 }
 
-/// Attention of `[N, H, L, E]`, `[N, G, S, E]`, `[N, G, S, D]` and a mask `[N, H, L, S]` without a gradient. The
+/// Attention of `[N, H, L, E]`, `[N, G, S, E]`, `[N, G, S, D]` and a mask `[N, H, L, S]` that requires no gradient. The
 /// outputs are the result and the log-sum-exp of each row of scores, `[N, H, L]`.
 #[derive(Clone, Copy)]
 struct Attend {
@@ -301,8 +301,8 @@ struct Attend {
 }
 
 impl Attend {
-    /// Submits the kernel. `f16` and `bf16` inputs are widened. Outputs with an array in `like` are narrowed again and
-    /// get its memory order.
+    /// Submits the kernel. `f16` and `bf16` inputs are widened. An output with an array in `like` is converted back to
+    /// the dtype of this array and has its memory order.
     fn submit(&self, part: AttentionPart, inputs: &[&Array], like: &[&Array]) -> Result<Arrays> {
         let dtype = inputs[0].dtype();
         let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };

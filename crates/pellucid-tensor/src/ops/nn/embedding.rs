@@ -32,8 +32,9 @@ pub struct EmbeddingOptions {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless the table is a matrix; [`Error::DTypeMismatch`] for indices that are not integers;
-/// [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for a padding index outside the table or a norm that is not
-/// positive; [`Error::InPlaceOnTracked`] for `max_norm` with a table that is the result of a tracked operation.
+/// [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for a padding index outside the table, or a maximum norm or
+/// order p that is not positive; [`Error::InPlaceOnTracked`] for `max_norm` with a table that is the result of a
+/// tracked operation.
 #[tensor_method]
 pub fn embedding(table: &Tensor, index: &Tensor, options: EmbeddingOptions) -> Result<Tensor> {
     let op = "embedding";

@@ -58,8 +58,8 @@ impl Default for EmbeddingBagOptions<'_> {
 /// # Errors
 /// [`Error::ShapeMismatch`] unless the table is a matrix, and the indices a matrix or a vector with offsets;
 /// [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for an unsupported mode, weights
-/// without a sum, frequencies with a maximum, a padding index outside the table, or a norm that is not positive;
-/// [`Error::InPlaceOnTracked`] for `max_norm` with a table that is the result of a tracked operation.
+/// without a sum, frequencies with a maximum, a padding index outside the table, or a maximum norm or order p that is
+/// not positive; [`Error::InPlaceOnTracked`] for `max_norm` with a table that is the result of a tracked operation.
 ///
 /// Offsets must ascend from 0 to at most the number of indices. In eager mode, other offsets are an
 /// [`Error::InvalidArgument`]. In lazy and captured steps they make the entire result NaN. For a table of integers,
@@ -137,8 +137,8 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
     }
 }
 
-/// Returns the starts of bags that are sums or means of all their rows, followed by the number of indices; `None` for
-/// other bags. If the offsets are invalid, all starts are 0.
+/// If each bag is the sum or the mean of all its rows, returns the starts of the bags, followed by the number of
+/// indices; otherwise `None`. If the offsets are invalid, all starts are 0.
 fn plain_starts(
     table: &Tensor,
     index: &Tensor,

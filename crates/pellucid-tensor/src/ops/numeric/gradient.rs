@@ -52,7 +52,8 @@ pub fn gradient(y: &Tensor, spacing: Spacing<'_>, axis: isize, edge_order: usize
     let ((left, right), (before, after)) = (both(&steps)?, both(&slopes)?);
     let inside = arithmetic::add(arithmetic::mul(&left, &after)?, arithmetic::mul(&right, &before)?)?;
     let inside = arithmetic::div(&inside, &arithmetic::add(&left, &right)?)?;
-    // The derivative at an end is its slope. For order 2, its difference from the next slope corrects it.
+    // The derivative at an end is the slope of the last segment. For order 2, it is corrected by the difference between
+    // this slope and the slope of the neighbouring segment.
     let end = |point: usize, next: usize| -> Result<Tensor> {
         let slope = last(&slopes, point, 1)?;
         if edge_order == 1 {

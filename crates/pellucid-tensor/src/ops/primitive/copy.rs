@@ -103,7 +103,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::ReadInCapture`](crate::Error::ReadInCapture) for a copy between devices inside a captured step;
-    /// [`Error::DeviceUnavailable`](crate::Error::DeviceUnavailable) for a name without a device;
+    /// [`Error::DeviceUnavailable`](crate::Error::DeviceUnavailable) for the name of a device that does not exist;
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) and other errors of the device.
     #[panicking_form]
     #[doc(alias("cuda", "cpu"))]
@@ -116,8 +116,8 @@ impl Tensor {
     }
 
     /// Converts a leaf and its gradient to another dtype in place. It stays the same tensor: all its handles use the
-    /// new elements. Existing views keep the old elements. A gradient of an earlier forward computation is converted
-    /// when a backward pass adds it.
+    /// new elements. Existing views keep the old elements. If a graph was recorded before the conversion, its gradient
+    /// is converted when a backward pass accumulates it.
     ///
     /// ```
     /// use pellucid::{DType, Tensor};

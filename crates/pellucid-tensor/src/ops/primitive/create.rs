@@ -190,7 +190,7 @@ pub(in crate::ops) fn tensor_from_fn(count: usize, element: impl Fn(usize) -> Sc
     let shape = Shape::from([count]);
     let sized = |error: Error| error.with_shape(&shape);
     match dtype {
-        // The largest tensors have this dtype, so they are created without an intermediate `f64` tensor.
+        // Large tensors usually have this dtype, so they are created without an intermediate `f64` tensor.
         DType::F32 => {
             let values = host_values(count, (0..count).map(|i| element(i).to_f64() as f32)).map_err(sized)?;
             from_host(&values, &shape)

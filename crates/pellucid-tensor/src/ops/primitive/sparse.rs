@@ -1,6 +1,6 @@
 //! Products of constant sparse matrices and the lines along an axis.
 //!
-//! The gradient of a product is the product with the transposed matrix, which gives derivatives of every order.
+//! The gradient of a product is the product with the transposed matrix, so derivatives of every order exist.
 
 use crate::array::{host_values, host_vec};
 use crate::autograd::{apply_one, interface::*};
@@ -12,7 +12,7 @@ use pellucid_ir::kernel::{self, Kernel};
 use pellucid_ir::{DType, Result};
 use std::sync::Arc;
 
-/// A sparse matrix in compressed rows.
+/// A sparse matrix in the compressed sparse row (CSR) format.
 pub(in crate::ops) struct SparseMatrix {
     /// The number of columns.
     width: usize,

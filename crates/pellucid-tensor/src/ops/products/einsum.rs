@@ -57,7 +57,7 @@ const ALL_ORDERS: usize = 8;
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for a malformed equation, or one that does not fit the number of factors and axes;
-/// [`Error::ShapeMismatch`] if axes with the same label have different lengths other than 1.
+/// [`Error::ShapeMismatch`] if axes with the same label have different lengths, and neither length is 1.
 #[operation(autocast = Half)]
 pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
     let invalid = |reason: String| Error::invalid("einsum", format!("{reason} in \"{equation}\""));
@@ -371,7 +371,8 @@ pub fn tensordot(a: &Tensor, b: &Tensor, axes_a: &[isize], axes_b: &[isize]) -> 
     contract(&[a, b], vec![left, right], &result)
 }
 
-/// Computes the sum of products over the last axes of both operands (NumPy's `inner`). A 0-d operand is a factor.
+/// Computes the sum of products over the last axes of both operands (NumPy's `inner`). A 0-d operand is multiplied with
+/// every element of the other operand.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the last axes differ in length.

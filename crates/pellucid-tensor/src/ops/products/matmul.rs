@@ -1,4 +1,4 @@
-//! Matrix products of operands of all ranks.
+//! Matrix products of operands of any rank.
 
 use crate::autocast::autocast_off;
 use crate::autograd::{apply_one, interface::*};

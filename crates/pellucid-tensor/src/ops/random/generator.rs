@@ -263,8 +263,8 @@ impl Generator {
 
 impl Default for Generator {
     /// Returns the generator of the current thread, from which operations without an explicit generator draw. This is
-    /// the generator of the innermost [`scope`](Generator::scope), otherwise the thread's stream of the process's seed
-    /// (see [`manual_seed`]).
+    /// the generator of the innermost [`scope`](Generator::scope). Outside of scopes, it is the stream that the
+    /// process's seed assigns to the thread (see [`manual_seed`]).
     fn default() -> Generator {
         LOCAL.with_borrow_mut(|local| match local.scopes.last() {
             Some((_, generator)) => generator.clone(),
@@ -331,8 +331,8 @@ pub fn manual_seed(seed: u64) {
     });
 }
 
-/// A thread's stream of the process's seed. A captured step keeps the stream of the thread that recorded it, and draws
-/// from it on any thread that launches it. Clones share the stream.
+/// The stream that the process's seed assigns to a thread. A captured step keeps the stream of the thread that recorded
+/// it, and draws from it on any thread that launches it. Clones share the stream.
 #[doc(hidden)]
 #[derive(Clone)]
 pub struct ThreadStream(Arc<SharedStream>);
@@ -392,7 +392,7 @@ impl ThreadStream {
                 // and must not write it.
                 let restart = || generator.restart(key);
                 let capturing = engine::mode() == engine::ExecutionMode::Capture;
-                // If another thread holds the state, the next draw tries again.
+                // If another thread is using the state, the next draw tries again.
                 if (if capturing { engine::eager(restart) } else { restart() }).is_ok() {
                     generation = current;
                 }
@@ -412,7 +412,7 @@ impl ThreadStream {
 
 /// Guard that ends a [`ThreadStream::enter`] when it is dropped.
 #[doc(hidden)]
-#[must_use = "the stream is in use as long as the guard"]
+#[must_use = "the stream is in use only until the guard is dropped"]
 pub struct ThreadStreamGuard {
     /// The previous stream; `None` if it was the same stream.
     before: Option<OwnStream>,

@@ -113,7 +113,8 @@ fn uniform_integers(
     arithmetic::add(&copy::to_dtype(&offset, DType::I64)?, low)
 }
 
-/// Draws normal values mean + std·z. The means and standard deviations broadcast and have gradients.
+/// Draws normal values mean + std·z. The means and standard deviations broadcast, and the result is differentiable with
+/// respect to both.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a deviation that is

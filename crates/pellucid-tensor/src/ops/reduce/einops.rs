@@ -159,7 +159,7 @@ impl EinopsPlan {
             return Err(plan.invalid(format!("{} is on the right twice", plan.name(plan.right[k]))));
         }
         if let Some((name, _)) = given.iter().find(|(name, _)| plan.find(name).is_none()) {
-            return Err(plan.invalid(format!("a length is given for {name}, which is not an axis")));
+            return Err(plan.invalid(format!("a length is given for {name}, which is not an axis of the pattern")));
         }
         Ok(plan)
     }

@@ -296,7 +296,7 @@ pub fn chunk(x: &Tensor, count: usize, axis: isize) -> Result<Vec<Tensor>> {
     }
 }
 
-/// The sections of [`tensor_split`]. Converts from a count, and from a list of indices.
+/// The sections of [`tensor_split`]. Can be created from a count, or from a list of indices.
 #[derive(Clone, Debug)]
 pub enum Sections {
     /// The number of sections. If it does not divide the length, the first sections are longer by one.

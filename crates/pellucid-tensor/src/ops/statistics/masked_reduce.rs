@@ -92,11 +92,11 @@ over_axes! {
     /// The mask broadcasts to x's shape. The gradient of the elements that are not selected is zero.
     masked_min(x, mask: &Tensor; axes) = masked_extremum("masked_min", ReduceOp::Min, x, mask, axes.into());
     /// Returns the index (`i64`), among all elements, of the first maximum over axes where the mask is true. If an
-    /// element where the mask is true is NaN, returns the index of the first one. Returns 0 if the mask is false
+    /// element where the mask is true is NaN, returns the index of the first such element. Returns 0 if the mask is false
     /// everywhere.
     masked_argmax(x, mask: &Tensor; axes) = position(x, mask, axes, masked_max);
     /// Returns the index (`i64`), among all elements, of the first minimum over axes where the mask is true. If an
-    /// element where the mask is true is NaN, returns the index of the first one. Returns 0 if the mask is false
+    /// element where the mask is true is NaN, returns the index of the first such element. Returns 0 if the mask is false
     /// everywhere.
     masked_argmin(x, mask: &Tensor; axes) = position(x, mask, axes, masked_min);
 }

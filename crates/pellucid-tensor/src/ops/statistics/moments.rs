@@ -126,7 +126,7 @@ fn variables(op: &'static str, x: &Tensor) -> Result<Tensor> {
 pub fn corrcoef(x: &Tensor) -> Result<Tensor> {
     let rows = variables("corrcoef", x)?;
     in_single!("corrcoef", [x] => corrcoef(x));
-    // Deviations with length 1 neither overflow nor underflow, in contrast to covariances.
+    // Products of deviations that are normalized to length 1 do not overflow, in contrast to covariances.
     let along = || axes::over(1).keepdims();
     let centred = arithmetic::sub(&rows, &reductions::mean(&rows, along())?)?;
     let units = arithmetic::div(&centred, &reductions::norm(&centred, 2.0, along())?)?;

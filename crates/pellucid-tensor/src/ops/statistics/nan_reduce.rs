@@ -1,4 +1,5 @@
-//! Reductions over the elements that are not NaN. Integers have no NaN, so the reduction without `nan` reduces them.
+//! Reductions over the elements that are not NaN. Integers have no NaN, so they are reduced by the operation without
+//! the prefix `nan`.
 
 use crate::ops::call::axes::Axes;
 use crate::ops::elementwise::{arithmetic, compare};

@@ -20,7 +20,8 @@ pub struct CrossEntropyOptions<'a> {
     pub ignore_index: Option<i64>,
     /// The reduction of the losses of the samples.
     pub reduction: Reduction,
-    /// The weights of the classes, `[C]`, with the logits' dtype. For class indices they also weight the mean.
+    /// The weights of the classes, `[C]`, with the logits' dtype. If the targets are class indices, the mean is
+    /// weighted too.
     pub weight: Option<&'a Tensor>,
 }
 
@@ -129,7 +130,7 @@ fn class_column(logits: &Tensor, targets: &Tensor, axis: usize) -> Result<Tensor
         return Err(Error::shapes(OP, [logits.shape(), targets.shape()], help));
     }
     if targets.dtype() == DType::Bool {
-        let help = "targets are class indices (integers) or probabilities (floats); use to_dtype()";
+        let help = "targets must be class indices (integers) or probabilities (floats); use to_dtype()";
         return Err(Error::dtypes(OP, [targets.dtype()], help));
     }
     view::unsqueeze(&copy::to_dtype(targets, DType::I64)?, axis as isize)

@@ -22,7 +22,8 @@ pub struct CtcLossOptions {
     pub blank: usize,
     /// Whether labels without an alignment have loss 0 and gradient 0. Otherwise they have loss ∞ and gradient NaN.
     pub zero_infinity: bool,
-    /// The reduction of the losses. For the mean, each loss is first divided by its number of labels.
+    /// The reduction of the losses. The mean divides each sample's loss by its number of labels, and averages over the
+    /// samples.
     pub reduction: Reduction,
 }
 
@@ -146,7 +147,8 @@ fn log_probability(
     let first = |count: i64| {
         copy::to_dtype(&arithmetic::where_(&compare::lt(&positions, count)?, 0.0, f64::NEG_INFINITY)?, probs.dtype())
     };
-    // The start is added instead of used for a selection, so that a NaN score has a gradient of NaN in every step.
+    // The initial log-probabilities, 0 or −∞, are added instead of selecting scores, so that a NaN score has a gradient
+    // of NaN in every step.
     let mut prefixes = arithmetic::add(&view::select(&scores, 0, 0)?, &first(2)?)?;
     // With zero steps, only the empty label sequence is possible.
     prefixes = arithmetic::where_(&compare::gt(input_lengths, 0)?, &prefixes, &first(1)?)?;
@@ -209,7 +211,8 @@ fn shift_right(x: &Tensor, by: usize, fill: impl Into<pellucid_ir::Scalar>) -> R
     concatenate(&[&first, &view::narrow(x, 1, 0, width - by)?], 1)
 }
 
-/// Returns the identity formula with a gradient of NaN where a loss is ∞, because no step can decrease such a loss.
+/// Returns the identity formula with a gradient of NaN where a loss is ∞, because no change of the scores along the
+/// gradient can decrease such a loss.
 fn unreachable() -> &'static Formula {
     formula! { static unreachable(x) = x; d x = x.eq(f64::INFINITY).select(f64::NAN, g); }
 }

@@ -16,7 +16,7 @@ use pellucid_ir::{Error, Result, formula};
 pub struct NllLossOptions<'a> {
     /// The weights of the classes, `[C]`. They also weight the mean.
     pub weight: Option<&'a Tensor>,
-    /// A class whose samples contribute nothing.
+    /// A class whose samples contribute 0 and are excluded from the mean.
     pub ignore_index: Option<i64>,
     /// The reduction of the losses of the samples.
     pub reduction: Reduction,
@@ -202,7 +202,7 @@ fn scores_as_matrix(op: &'static str, x: &Tensor) -> Result<(Tensor, usize)> {
     Ok((view::reshape(x, [samples, classes])?, classes))
 }
 
-/// Reduces the class means of the samples.
+/// Divides the sum of each sample's values by the number of classes, and reduces the quotients.
 fn reduce_samples(x: &Tensor, values: &Tensor, classes: usize, reduction: Reduction) -> Result<Tensor> {
     let losses = arithmetic::div(&reductions::sum(values, 1)?, classes as f64)?;
     reduction.apply(&if x.rank() < 2 { view::squeeze(&losses, 0)? } else { losses })

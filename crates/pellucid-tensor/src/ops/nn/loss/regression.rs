@@ -57,7 +57,7 @@ pub fn huber_loss(x: &Tensor, target: &Tensor, delta: f64, reduction: Reduction)
     let formula = formula! {
         static huber_loss(x, t; delta) = {
             let d = x - t;
-            // |d|² has no second derivative at 0, but d² does. Both branches are equal at |d| = δ. With an infinite δ,
+            // The formula contains d², because the symbolic second derivative of |d|² at 0 would be 0. Both branches are equal at |d| = δ. With an infinite δ,
             // the other branch is ∞ − ∞.
             d.abs().le(delta).select(0.5 * d * d, delta * (d.abs() - 0.5 * delta))
         };
@@ -96,7 +96,7 @@ pub fn smooth_l1_loss(x: &Tensor, target: &Tensor, beta: f64, reduction: Reducti
     let formula = formula! {
         static smooth_l1_loss(x, t; beta) = {
             let d = x - t;
-            // The square may overflow or underflow although its quotient with β does not.
+            // The square d² may overflow or underflow although d²/β does not.
             d.abs().lt(beta).select(0.5 * d * (d / beta), d.abs() - 0.5 * beta)
         };
         d x = g * clamped_ratio(x - t, beta);
@@ -213,7 +213,7 @@ pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNllLossOpti
 
 /// Computes the negative log-likelihood ½(ln v + (x − t)²/v) of t under a normal distribution of mean x and variance v.
 ///
-/// With `full` it includes ½ln 2π (Nix & Weigend 1994). ε replaces smaller variances. They still have the gradient at
+/// With `full` it includes ½ln 2π (Nix & Weigend 1994). ε replaces smaller variances, whose gradient is the gradient at
 /// ε, so that they can grow again.
 ///
 /// # Errors

@@ -157,8 +157,8 @@ fn normalize_by_input(
 ///
 /// x is `[N, C, ..]`, and weight and bias are `[C]`. In training, mean and (biased) variance are computed for each
 /// channel over all other axes, and running statistics are updated in place. Otherwise the running statistics are used.
-/// An x of shape `[0]` is an empty batch without channels. In training, [`layer_norm`](crate::ops::layer_norm())
-/// documents the range of x.
+/// An x of shape `[0]` is an empty batch without channels. In training, x may have the range that
+/// [`layer_norm`](crate::ops::layer_norm()) documents.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] in training with a single value per
@@ -198,8 +198,8 @@ pub fn batch_norm(
 /// Applies instance normalization (Ulyanov, Vedaldi & Lempitsky 2016), to each channel of each image separately.
 ///
 /// It computes (x − mean) / √(var + eps)·weight + bias for x `[N, C, ..]`, with statistics over the spatial axes.
-/// Running statistics are averaged over the images. In training, [`layer_norm`](crate::ops::layer_norm()) documents the
-/// range of x.
+/// Running statistics are averaged over the images. In training, x may have the range that
+/// [`layer_norm`](crate::ops::layer_norm()) documents.
 ///
 /// # Errors
 /// The errors of [`batch_norm`]; [`Error::InvalidArgument`] in training with a single spatial element.

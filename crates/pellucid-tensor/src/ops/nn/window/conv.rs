@@ -397,7 +397,8 @@ convolutions! {
 pub(crate) fn window_sums(op: &'static str, x: &Tensor, window: Window, outputs: [usize; 3]) -> Result<Tensor> {
     match x.dtype() {
         DType::Bool => Err(Error::dtypes(op, [x.dtype()], "windows of booleans have no sum; use to_dtype()")),
-        // The matrix of an axis has a term for each tap of each window. Long windows that overlap have too many.
+        // The matrix of an axis has a term for each tap of each window. For long windows that overlap, these are too
+        // many terms, and a convolution computes the sums.
         dtype if dtype.is_float() && (0..3).all(|a| outputs[a].saturating_mul(window.size[a]) <= x.size()) => {
             window_sums_by_axis(op, x, window, outputs)
         }
@@ -408,7 +409,7 @@ pub(crate) fn window_sums(op: &'static str, x: &Tensor, window: Window, outputs:
 /// Computes the sums along one axis after the other, as products of sparse matrices.
 fn window_sums_by_axis(op: &'static str, x: &Tensor, window: Window, outputs: [usize; 3]) -> Result<Tensor> {
     let outer_axes = x.rank() - 3;
-    // The sums along the first axes are not rounded.
+    // The intermediate sums are not rounded to half precision.
     let mut sums = copy::to_dtype(x, widened_dtype(&[x]).unwrap_or(x.dtype()))?;
     for a in 0..3 {
         let len = x.shape()[outer_axes + a];

@@ -202,12 +202,12 @@ impl Operation for MaxUnpoolOp {
 /// The divisor of an average.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub enum AvgPoolDivisor {
-    /// The size of the window including padding, without the region beyond the padding.
+    /// The number of window elements inside the padded input.
     #[default]
     Window,
     /// The number of window elements inside the input.
     Inside,
-    /// This number, for all windows.
+    /// The given number, for every window.
     Number(f64),
 }
 
@@ -323,7 +323,7 @@ fn lp_pool(op: &'static str, spatial: usize, x: &Tensor, p: f64, pool: &PoolOpti
     } else {
         window_sums(op, &powers, window, outputs)?
     };
-    // For p = 1 there is no root. Its derivative at 0 would be 0.
+    // For p = 1 no root is computed, because the derivative of `root` at 0 is 0 instead of 1.
     images.restore_axes(&if p == 1.0 { sums } else { map(power::root(), &[&sums], &[(1.0 / p).into()])? })
 }
 
@@ -344,7 +344,7 @@ macro_rules! pools {
             max_pool(stringify!($max), $spatial, x, &pool)
         }
 
-        #[doc = concat!("Writes every element of x to its position from [`", stringify!($max), "`], in zeros.")]
+        #[doc = concat!("Writes every element of x to its position from [`", stringify!($max), "`], in a tensor of zeros.")]
         ///
         /// `dims` are the spatial lengths of the result. If several elements have the same position, the last one is
         /// stored, but each of them receives the gradient at this position.

@@ -52,12 +52,12 @@ pub enum InterpolationMode {
         /// Whether the centers of the corner elements of input and output are aligned.
         align_corners: bool,
     },
-    /// Linear interpolation with antialiasing: downsampling stretches the support of the filter by the scale. PyTorch's
-    /// `bilinear` with `antialias`, Pillow's `BILINEAR`. The edges of the image are aligned.
+    /// Linear interpolation with antialiasing: downsampling stretches the support of the filter by the scale. The mode
+    /// is PyTorch's `bilinear` with `antialias`, and Pillow's `BILINEAR`. The edges of the image are aligned.
     LinearAntialias,
     /// Cubic interpolation (Keys 1981, with a = −0.5) with antialiasing: downsampling stretches the support of the
-    /// filter by the scale. PyTorch's `bicubic` with `antialias`, Pillow's `BICUBIC`. The edges of the image are
-    /// aligned.
+    /// filter by the scale. The mode is PyTorch's `bicubic` with `antialias`, and Pillow's `BICUBIC`. The edges of the
+    /// image are aligned.
     CubicAntialias,
     /// The mean over the area of an output element, as in adaptive average pooling.
     Area,
