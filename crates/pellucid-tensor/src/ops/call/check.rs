@@ -85,7 +85,8 @@ pub(in crate::ops) fn representable(shape: Shape) -> Result<Shape> {
     Ok(shape)
 }
 
-/// Returns an error if memory cannot hold `count` result tensors, before the first one is created.
+/// Returns an error if the handles of `count` result tensors do not fit into memory. Callers check this before they
+/// create the first result.
 pub(in crate::ops) fn affordable_parts(count: usize) -> Result<()> {
     /// The assumed number of bytes of a tensor and its handle, without the elements.
     const HANDLE_BYTES: usize = 256;

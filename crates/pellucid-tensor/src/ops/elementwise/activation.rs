@@ -120,8 +120,8 @@ fn negative_part(x: Expr) -> Expr {
 
 /// Returns x − tanh x for |x| ≤ 1, without cancellation.
 ///
-/// Lambert's continued fraction tanh x = x/(1 + q) with q = x²/(3 + x²/(5 + ..)) gives x·q/(1 + q). It is evaluated as
-/// one quotient of polynomials in x², whose coefficients are positive.
+/// Lambert's continued fraction is tanh x = x/(1 + q) with q = x²/(3 + x²/(5 + ..)). So x − tanh x is x·q/(1 + q). It
+/// is evaluated as one quotient of polynomials in x², whose coefficients are positive.
 fn tanhshrink_near_zero(x: Expr) -> Expr {
     // q = t·n/d; the fraction ends with 2·9 + 1, which leaves an error below 2⁻⁵⁶ of the result.
     let (mut n, mut d) = (vec![1.0], vec![19.0]);

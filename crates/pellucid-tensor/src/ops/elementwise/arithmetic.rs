@@ -22,8 +22,8 @@ binary! {
     /// Computes a / b; the result of integers is `f32`.
     #[doc(alias("divide", "true_divide"))]
     div(a, b) = a / b;
-    /// Computes ⌊a / b⌋, like Python's `//`; an integer divided by 0 gives 0, an infinite a gives NaN. The gradient is
-    /// zero.
+    /// Computes ⌊a / b⌋, like Python's `//`; an integer divided by 0 is 0, and the result for an infinite a is NaN. The
+    /// gradient is zero.
     #[doc(alias = "floor_divide")]
     floor_div(a, b) = a.floor_div(b);
     /// Computes a − b·⌊a / b⌋, with the sign of b, like Python's `%`; an integer modulo 0 is 0.
@@ -50,15 +50,15 @@ binary! {
         // Adding 0 makes the root of −0 a positive zero.
         0.5 => a.eq(f64::NEG_INFINITY).select(f64::INFINITY, (a + 0.0).sqrt()),
     };
-    /// Returns the larger of a and b; NaN if either is NaN. Equal operands get half the gradient each.
+    /// Returns the larger of a and b; NaN if either is NaN. Equal operands share the gradient evenly.
     maximum(a, b) = a.max(b);
-    /// Returns the smaller of a and b; NaN if either is NaN. Equal operands get half the gradient each.
+    /// Returns the smaller of a and b; NaN if either is NaN. Equal operands share the gradient evenly.
     minimum(a, b) = a.min(b);
-    /// Returns the larger of a and b, ignoring a NaN if the other is a number. Equal operands get half the gradient
-    /// each.
+    /// Returns the larger of a and b, ignoring a NaN if the other is a number. Equal operands share the gradient
+    /// evenly.
     fmax(a, b) = a.is_nan().select(b, b.is_nan().select(a, a.max(b)));
-    /// Returns the smaller of a and b, ignoring a NaN if the other is a number. Equal operands get half the gradient
-    /// each.
+    /// Returns the smaller of a and b, ignoring a NaN if the other is a number. Equal operands share the gradient
+    /// evenly.
     fmin(a, b) = a.is_nan().select(b, b.is_nan().select(a, a.min(b)));
     /// Computes the angle of the point (b, a), in (−π, π]. All derivatives at the origin are 0.
     #[doc(alias = "arctan2")]
@@ -77,7 +77,7 @@ binary! {
     bitwise_or(a, b) = a | b;
     /// Computes the bitwise XOR of integers, or the logical XOR of booleans.
     bitwise_xor(a, b) = a ^ b;
-    /// Computes a·2ᵇ of integers; 0 if the shift reaches the bit width.
+    /// Computes a·2ᵇ of integers; 0 if b is at least the bit width.
     #[doc(alias("left_shift", "bitwise_left_shift"))]
     shift_left(a, b) = a.shl(b);
     /// Computes ⌊a / 2ᵇ⌋ of integers.
@@ -139,8 +139,8 @@ fn hypotenuse(a: Expr, b: Expr) -> Expr {
     (p.eq(f64::INFINITY) | q.eq(f64::INFINITY)).select(f64::INFINITY, safe.select(plain, scaled))
 }
 
-/// Returns a/√(a² + b²), and 0 at the origin, as a function of the ratio of the smaller to the larger side. Its
-/// derivative with respect to a, b²/√(a² + b²)³, then contains no difference that cancels.
+/// Returns a/√(a² + b²), and 0 at the origin, computed from the ratio of the smaller to the larger side. Its derivative
+/// with respect to a, b²/√(a² + b²)³, then contains no difference that cancels.
 fn hypotenuse_slope(a: Expr, b: Expr) -> Expr {
     let a_is_larger = a.abs().ge(b.abs());
     let (large, small) = (a_is_larger.select(a, b), a_is_larger.select(b, a));

@@ -120,7 +120,7 @@ fn log_gamma_half_step(h: Expr) -> Expr {
 
 /// Returns the mask of arguments inside the domain, and the tail of the distribution of df/(df + z²).
 fn student_t_tail(df: Expr, z: Expr) -> (Expr, BetaTail) {
-    // The tiny offset keeps the quotient of differentials at 0 finite.
+    // The tiny offset keeps the derivative at z = 0 finite.
     let ratio = z.lt(0.0).select(-z, z) / df.sqrt() + 1e-140;
     let is_small = ratio.lt(1.0);
     let (small, large) = (is_small.select(ratio, 1.0), is_small.select(1.0, ratio));
@@ -178,7 +178,8 @@ struct BetaIntegrals {
 const STEPS: u32 = 8;
 
 impl BetaTail {
-    /// Returns the mask of arguments inside the domain, and the tail. Arguments outside are replaced by valid ones.
+    /// Returns the mask of arguments inside the domain, and the tail. Arguments outside the domain are replaced by
+    /// valid arguments.
     fn for_arguments(a: Expr, b: Expr, x: Expr, y: Expr) -> (Expr, BetaTail) {
         let is_inside = is_positive(a) & is_positive(b) & x.gt(0.0) & y.gt(0.0);
         let (a, b) = (is_inside.select(a, 1.0), is_inside.select(b, 1.0));

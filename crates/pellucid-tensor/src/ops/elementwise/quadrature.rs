@@ -35,7 +35,7 @@ pub(super) fn map_nodes(op: &'static str, formula: &Formula, inputs: &[&Tensor])
     view::squeeze(&apply_rows(formula, &columns, &[], std::iter::once(rank - 1).collect())?, -1)
 }
 
-/// Returns the end w, where `f` reaches [`DEPTH`], to within about 10 %. `bound` is an upper bound of w.
+/// Returns the end: the w at which `f` reaches [`DEPTH`], with an error of about 10 %. `bound` is an upper bound of w.
 ///
 /// `f` returns the value and the slope of a convex function whose logarithm is concave. Newton's method for the
 /// logarithm then approaches the end from below, and one step for the function itself is at or above the end. The

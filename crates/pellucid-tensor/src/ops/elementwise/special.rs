@@ -32,8 +32,8 @@ unary! {
         x.lt(-1.0).select(tail, (-(-x).ndtr()).ln_1p())
     },
         d x = {
-            // φ/Φ: in the tail by Laplace's continued fraction, which is free of cancellation in every derivative. The
-            // tail begins at −4, and at −2.5 if derivatives are computed.
+            // In the tail, φ/Φ is computed by Laplace's continued fraction, whose derivatives of every order are free
+            // of cancellation. The tail begins at −4, or at −2.5 if derivatives are computed.
             let slope = |from: f64, levels: u32| {
                 let t = x.lt(from).select(-x, -from);
                 // The omitted part f satisfies f ≈ t + (levels + 1)/f.
@@ -129,8 +129,8 @@ fn scaled_bessel_slope(function: Binary, order: f64, x: Expr, y: Expr) -> Expr {
 }
 
 binary! {
-    /// Computes log₂(2ᵃ + 2ᵇ) without overflow of the powers. Equal infinities get half the gradient each.
-    /// If the result is near 0, its error is relative to the larger operand, as in PyTorch.
+    /// Computes log₂(2ᵃ + 2ᵇ) without overflow of the powers. For equal infinities, each operand receives half the
+    /// gradient. If the result is near 0, its error is relative to the larger operand, as in PyTorch.
     logaddexp2(a, b) = a.max(b) + (-a.eq(b).select(0.0, a - b).abs()).exp2().ln_1p() * LN_2.recip(), autocast = Single,
         d a = g * (super::difference(a, b) * LN_2).sigmoid(), d b = g * (super::difference(b, a) * LN_2).sigmoid();
 }

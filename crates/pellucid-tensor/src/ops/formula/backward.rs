@@ -143,7 +143,8 @@ impl<'a> FormulaCall<'a> {
         let sum = sum.filter(|axes| *axes != AxisSet::default());
         // The gradient of a broadcast input of half precision is summed after this kernel, and rounded after the sum.
         let compute_dtype = if *broadcast && !summed { single_for(reads, saved, grads)? } else { None };
-        // The gradient has one value per element, even if all tensors that the formula reads have one value per row.
+        // The result must have one value per element, even if every tensor that the formula reads has only one value
+        // per row.
         let call = FormulaCall { formula: &gradient.formula, sum, compute_dtype, ..*self };
         let is_recorded = is_grad_enabled();
         if !is_recorded && self.sum.is_none() {

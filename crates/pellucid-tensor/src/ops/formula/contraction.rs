@@ -164,7 +164,7 @@ impl EvaluationPoint<'_> {
             return untracked(outputs);
         }
         let depends = |v: usize| {
-            // If the derivative does not exist, the error occurs when it is needed.
+            // If a derivative does not exist, the error is deferred until a backward pass needs the derivative.
             terms.iter().any(|t| !matches!(self.partials.constant(&t.partial.with_variable(v)), Ok(Some(0.0))))
         };
         let mut edges: SmallVec<[Edge; 2]> = cotangents.iter().map(|c| c.edge()).collect();
@@ -323,13 +323,13 @@ impl Derivative for ContractionDerivative {
     }
 
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
-        // The gradient of a sum is not broadcast to the shape of the summands. Otherwise the next gradient would have
-        // that shape.
+        // The gradient of a sum keeps the shape of the sum. If it were broadcast to the shape of the summands, the next
+        // gradient would have that shape too.
         let incoming: SmallVec<[Option<Tensor>; 2]> = (0..grads.len()).map(|o| grads.try_get(o).cloned()).collect();
         let has_gradient: SmallVec<[bool; 2]> = incoming.iter().map(Option::is_some).collect();
         let factor = |f: u16| match (f as usize).checked_sub(self.cotangents) {
             None => saved.input(f as usize),
-            Some(o) => Ok(incoming[o].clone().expect("every factor must be a gradient that this pass has computed")),
+            Some(o) => Ok(incoming[o].clone().expect("every factor must be a cotangent or an incoming gradient")),
         };
         let point = self.point(saved)?;
         let mut gradients: InputGradients = SmallVec::from_elem(None, saved.inputs());

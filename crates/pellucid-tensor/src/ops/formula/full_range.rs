@@ -35,7 +35,7 @@ use smallvec::SmallVec;
 struct FloatLimits {
     /// Half a unit in the last place of 1.
     epsilon: f64,
-    /// The smallest sum that no underflow of its terms affects.
+    /// The smallest sum that is accurate to the last place even if some of its terms underflow.
     min_exact_sum: f64,
     /// The largest exponent of a scale.
     max_scale_exponent: f64,
@@ -124,7 +124,7 @@ fn scaled_squares(x: Expr, max_exponent: Expr) -> (Expr, Expr) {
 /// Computes results from the sums s of rows over `axes`, without history: by `plain`, or by `formula` from `rows`, s
 /// and `params`.
 ///
-/// If all sums are in range, both give the same results. `plain` is faster, but on the CPU it requires that the sums
+/// If all sums are in range, both compute the same results. `plain` is faster, but on the CPU it requires that the sums
 /// can be read. A GPU always uses `plain`, because a shader of `formula` reads the rows even if it skips the phase that
 /// sums them again. The second result is true if all sums are moderate, or on a GPU.
 fn finish_sums(
@@ -144,7 +144,7 @@ fn finish_sums(
 }
 
 /// Records y, the square roots of the row sums s. Its derivatives come from `plain` if `is_moderate` is set (see the
-/// module documentation), otherwise from `relative`. Both formulas read `inputs`; `relative` also reads c.
+/// module documentation), otherwise from `relative`. Both formulas read `inputs`; `relative` also reads the constant c.
 ///
 /// `params` and `reduced` are the arguments of [`record_result`].
 fn record_square_root(
@@ -177,7 +177,8 @@ fn record_square_root(
     record_result(power::root(), &[&sum], &[0.5.into()], [None; 2], &y)
 }
 
-/// Computes (Σ |x|ᵖ)^(1/p) over axes, which keep length 1; p is neither 0 nor infinite. Half precision gives `f32`.
+/// Computes (Σ |x|ᵖ)^(1/p) over axes, which keep length 1; p is neither 0 nor infinite. The result of half precision is
+/// `f32`.
 pub(in crate::ops) fn norm(x: &Tensor, p: f64, axes: AxisSet) -> Result<Tensor> {
     let (rows, compute_dtype, reduced) = (&x.detach(), widened_dtype(&[x]), [Some(axes), None]);
     if p == 2.0 {
@@ -208,7 +209,7 @@ pub(in crate::ops) fn signed_norm(x: &Tensor, p: f64, axes: AxisSet) -> Result<T
     record_result(power::root(), &[&sum], inverse, [None; 2], &y)
 }
 
-/// Computes Σ (x − mean)² / n over axes, which keep length 1. Half precision gives `f32`.
+/// Computes Σ (x − mean)² / n over axes, which keep length 1. The result of half precision is `f32`.
 pub(in crate::ops) fn variance(x: &Tensor, n: f64, axes: AxisSet) -> Result<Tensor> {
     let (rows, params) = (&x.detach(), [n.into()]);
     let plain = &plain_variance(rows, n, axes)?;
@@ -216,7 +217,7 @@ pub(in crate::ops) fn variance(x: &Tensor, n: f64, axes: AxisSet) -> Result<Tens
     record_result(variance_of_rows(), &[x], &params, [None, Some(axes)], &y)
 }
 
-/// Computes √(Σ (x − mean)² / n) over axes, which keep length 1. Half precision gives `f32`.
+/// Computes √(Σ (x − mean)² / n) over axes, which keep length 1. The result of half precision is `f32`.
 pub(in crate::ops) fn deviation(x: &Tensor, n: f64, axes: AxisSet) -> Result<Tensor> {
     let (rows, params) = (&x.detach(), [n.into()]);
     let plain = &plain_variance(rows, n, axes)?;
@@ -300,7 +301,8 @@ pub(in crate::ops) fn distance(a: &Tensor, b: &Tensor, p: f64, axes: AxisSet) ->
     if !sums.device().is_cpu() || limits.are_moderate(sums)? {
         return record(power, &[a, b], sums, &root(sums)?);
     }
-    // A difference is a multiple of half a unit in the last place of the smaller operand.
+    // A nonzero difference is at least `epsilon` times the smaller operand. So if all elements are 0 or at least
+    // `min_difference`, no power of a nonzero difference underflows.
     let min_difference = limits.min_exact_sum.powf(1.0 / p) / limits.epsilon;
     let zeros_are_in_range = || -> Result<bool> {
         Ok(are_within(rows[0], [min_difference, f64::MAX], true)?

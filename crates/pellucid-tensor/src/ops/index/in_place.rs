@@ -1,4 +1,4 @@
-//! Writes in place, and the operations of their autograd history.
+//! Writes in place, and the graph operations that record these writes.
 
 use crate::autograd::{InPlaceWrite, apply_one, interface::*, on_device_of};
 use crate::engine;
@@ -24,7 +24,7 @@ pub(crate) fn check_writable(op: &'static str, target: &Tensor) -> Result<()> {
     if target.array().layout().may_repeat() {
         let reason = format!(
             "elements of the target of shape {} share memory, by broadcasting or overlapping windows, so a write \
-             would overwrite itself; write into a copy() of it",
+             would store several values in one element; write into a copy() of it",
             target.shape()
         );
         return Err(Error::invalid(op, reason));
@@ -133,7 +133,7 @@ fn element_indices(shape: &Shape, region: &Layout) -> Result<Tensor> {
     Ok(Tensor::from(indices.array().view(region.clone())))
 }
 
-/// Returns the region of a contiguous value. `layout` is relative to its start.
+/// Returns a region of a contiguous value. `layout` is relative to the start of the value.
 fn region_of(value: &Array, layout: &Layout) -> Array {
     debug_assert!(value.layout().is_contiguous());
     value.view(if layout.shape().contains(&0) {

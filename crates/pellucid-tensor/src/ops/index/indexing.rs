@@ -157,8 +157,8 @@ impl Tensor {
     /// Writes one value where a mask is true. The mask covers the axes of `view` starting at `axis`.
     fn fill(&self, index: &ResolvedIndex, view: &Array, axis: usize, mask: &Tensor, value: &Tensor) -> Result<()> {
         let trailing_axes = view.shape().rank() - axis - mask.rank();
-        // The selected elements have one axis in place of the axes of the mask. The value must broadcast to such a
-        // shape.
+        // The selected elements have one axis in place of the axes of the mask. The value must broadcast to a shape of
+        // this rank.
         let selected = Shape::from(vec![1; axis + 1 + trailing_axes]);
         value.array().broadcast_to("set", &selected)?;
         let value = view::reshape_to(&on_device_of("set", self, value)?, &Shape::scalar())?;

@@ -57,8 +57,8 @@ fn replace_part(
 }
 
 /// Writes or (`accumulate`) adds each value of the source to a copy of x at its row-major position. This is the
-/// transpose of [`take`](crate::ops::take). Negative positions count from the end. At equal positions, the last value
-/// is stored, or all values are added.
+/// transpose of [`take`](crate::ops::take). Negative positions count from the end. If positions are equal, the last
+/// value is stored or, with `accumulate`, all values are added.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless there are as many positions as values; [`Error::IndexOutOfBounds`];

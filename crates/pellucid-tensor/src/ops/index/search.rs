@@ -237,7 +237,7 @@ fn histogram_of_points(
         shape.push(len);
         all_edges.push(edges);
     }
-    // Elements are counted as integers, since `f32` cannot represent all of them above 2²⁴.
+    // Elements are counted as integers, since `f32` cannot represent every count above 2²⁴.
     let weights = match weights {
         Some(weights) => arithmetic::where_(&inside, &view::ravel(weights)?, 0)?,
         None => copy::to_dtype(&inside, DType::I64)?,

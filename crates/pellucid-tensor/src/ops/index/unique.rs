@@ -38,7 +38,7 @@ pub fn unique(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
     check_values_readable("unique")?;
     let rows = as_rows("unique", x, axis)?;
     let mut order = create::indices(rows.shape()[0])?;
-    // Stable sorts by each column, from last to first, give the lexicographic order.
+    // Stable sorts by each column, from the last to the first, produce the lexicographic order.
     for column in (0..rows.shape()[1]).rev() {
         let column = gather::index_select(&view::select(&rows, 1, column as isize)?, 0, &order)?;
         order = gather::index_select(&order, 0, &sort::argsort(&column, 0, false)?)?;

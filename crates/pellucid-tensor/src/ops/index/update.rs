@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// Overwrites `targets` with the outputs of a formula, by one kernel. The formula's inputs are `targets`, then
 /// `inputs`.
 ///
-/// A target may have a narrower float dtype than the computation, and gets the rounded value.
+/// A target may have a narrower float dtype than the computation; the written value is then rounded.
 ///
 /// Outside [`no_grad`](crate::no_grad), an update with a tracked target or input is recorded: the formula is applied
 /// to copies of the targets, and its outputs are written as by [`copy_`](crate::ops::copy_).

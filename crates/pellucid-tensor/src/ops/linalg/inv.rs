@@ -103,7 +103,8 @@ pub fn inv(a: &Tensor) -> Result<Tensor> {
 
 /// Computes the inverses as [`inv`] does, and returns an `i32` info instead of an error.
 ///
-/// The info is the position, counted from 1, of the first zero pivot; 0 if there is none. If it is not 0, the inverse is NaN.
+/// The info is the position, counted from 1, of the first zero pivot; 0 if there is none. If it is not 0, the inverse
+/// is NaN.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].

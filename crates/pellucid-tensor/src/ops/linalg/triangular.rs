@@ -53,7 +53,7 @@ impl Operation for SolveTriangular {
     }
 }
 
-/// Solves A·X = B for checked operands; zeros on the diagonal give NaN.
+/// Solves A·X = B for checked operands; X is NaN if the diagonal of A contains a zero.
 pub(super) fn triangular(a: &Tensor, b: &Tensor, upper: bool, unit: bool) -> Result<Tensor> {
     apply_one(SolveTriangular { upper, unit }, &[a, b])
 }

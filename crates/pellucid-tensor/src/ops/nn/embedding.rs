@@ -53,7 +53,7 @@ pub fn embedding(table: &Tensor, index: &Tensor, options: EmbeddingOptions) -> R
     if padding.is_none() && !options.scale_by_frequency {
         return Ok(selected);
     }
-    // The gradient factor of each selected row.
+    // The factor by which the gradient of each selected row is multiplied.
     let mut scale = fill::ones(index.shape(), table.dtype())?;
     if options.scale_by_frequency {
         let flat = view::ravel(&index)?;

@@ -24,7 +24,7 @@ pub struct EmbeddingBagOptions<'a> {
     pub offsets: Option<&'a Tensor>,
     /// Whether the last offset is the end of the last bag instead of the start of a further bag.
     pub include_last_offset: bool,
-    /// The reduction of the rows of a bag: sum, mean or maximum. An empty bag gives zeros.
+    /// The reduction of the rows of a bag: sum, mean or maximum. The result for an empty bag is zeros.
     pub mode: ScatterReduceOp,
     /// Factors of the rows, with the shape of the indices; for sums only.
     pub weights: Option<&'a Tensor>,
@@ -62,8 +62,8 @@ impl Default for EmbeddingBagOptions<'_> {
 /// not positive; [`Error::InPlaceOnTracked`] for `max_norm` with a table that is the result of a tracked operation.
 ///
 /// Offsets must ascend from 0 to at most the number of indices. In eager mode, other offsets are an
-/// [`Error::InvalidArgument`]. In lazy and captured steps they make the entire result NaN. For a table of integers,
-/// they are an [`Error::IndexOutOfBounds`] of the call that runs the kernel.
+/// [`Error::InvalidArgument`]. In lazy and captured steps, invalid offsets make the entire result NaN. If the table
+/// contains integers, the call that runs the kernel returns an [`Error::IndexOutOfBounds`] instead.
 #[tensor_method]
 pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOptions<'_>) -> Result<Tensor> {
     let op = "embedding_bag";

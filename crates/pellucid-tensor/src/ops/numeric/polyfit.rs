@@ -19,8 +19,8 @@ use pellucid_ir::{DType, Error, Result, formula};
 /// Evaluates the polynomial with these coefficients, the highest power first, at every element of x (Horner's rule).
 ///
 /// This is NumPy's `polyval`: the coefficients are a vector `[n]` of a polynomial of degree n − 1; without coefficients
-/// the value is 0. Both operands are differentiable. Dtypes are promoted. The gradient uses about 3 times the memory of x
-/// for any number of coefficients, and each further derivative about 2 times more.
+/// the value is 0. Both operands are differentiable. Dtypes are promoted. The gradient uses about 3 times the memory of
+/// x for any number of coefficients, and each further derivative about 2 times more.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -155,7 +155,7 @@ pub fn polyfit(x: &Tensor, y: &Tensor, degree: usize) -> Result<Tensor> {
     let (_, e) = numbers::frexp(&reductions::max(&arithmetic::abs(&x.detach())?, ..)?)?;
     let powers = view::flip(&linalg::vander(&transcendental::ldexp(x, &arithmetic::neg(&e)?)?, Some(count))?, -1)?;
     let lengths = reductions::norm(&powers, 2.0, 0)?;
-    // A power that is 0 at all points gets the coefficient 0.
+    // If a power is 0 at all points, its coefficient is 0.
     let lengths = arithmetic::where_(&compare::gt(&lengths, 0.0)?, &lengths, 1.0)?;
     let scaled = linalg::lstsq(&arithmetic::div(&powers, &lengths)?, y, None)?.solution;
     let exponents = arithmetic::mul(&e, &arithmetic::sub(&create::indices(count)?, degree as i64)?)?;

@@ -40,8 +40,8 @@ impl SparseMatrix {
         })
     }
 
-    /// Adds a row with these columns and weights. Terms with weight 0 are dropped, so that NaN and ∞ reach only outputs
-    /// that use them.
+    /// Adds a row with these columns and weights. Terms with weight 0 are dropped, so that a NaN or ∞ in x affects only
+    /// outputs with a nonzero weight for it.
     pub(in crate::ops) fn push_row(&mut self, terms: impl IntoIterator<Item = (usize, f64)>) {
         for (column, weight) in terms.into_iter().filter(|term| term.1 != 0.0) {
             self.columns.push(column as i64);

@@ -314,8 +314,8 @@ impl LabelledFactor {
         let inner: usize = lengths(&self, &summed).iter().product();
         let shape: Shape = [&stacks[..], &rows[..], &columns[..]].concat().into();
         if summed.is_empty() {
-            // Without a sum the product is elementwise: each factor gets axes of length 1 for the labels of the other
-            // factor.
+            // Without a sum the product is elementwise: axes of length 1 are added to each factor for the labels of the
+            // other factor.
             let ones = |n: usize| vec![1usize; n];
             let a = self.permuted(&[&stack[..], &left[..]].concat())?;
             let a = view::reshape(&a, Shape::from([&stacks[..], &rows[..], &ones(right.len())[..]].concat()))?;
@@ -359,8 +359,8 @@ pub fn tensordot(a: &Tensor, b: &Tensor, axes_a: &[isize], axes_b: &[isize]) -> 
     if !from.iter().zip(&to).all(fits) {
         return Err(Error::shapes(op, [a.shape(), b.shape()], "paired axes must have equal lengths, or length 1"));
     }
-    // The axes of a are labelled 0, 1, ... A paired axis of b gets the label of its axis of a; any other axis of b gets
-    // the next label.
+    // The axes of a are labelled 0, 1, ... A paired axis of b has the label of the axis of a with which it is paired;
+    // each other axis of b has a new label.
     let left: Vec<Label> = (0..a.rank()).map(Label::Under).collect();
     let partner = |k: usize| to.iter().position(|&t| t == k).map_or(a.rank() + k, |i| from[i]);
     let right: Vec<Label> = (0..b.rank()).map(|k| Label::Under(partner(k))).collect();

@@ -1,8 +1,9 @@
 //! Rearrangements in Einops notation: `"b (h 2) w -> b h w 2"` (Rogozhnikov, "Einops", 2022).
 //!
 //! The left side names the axes of x, and the right side names the axes of the result. Parentheses merge several axes
-//! into one; the last of them varies fastest. `...` represents any number of axes. A number represents an unnamed axis
-//! of this length. Lengths are inferred from x. In a pair of parentheses, all lengths but one must be given.
+//! into one axis, in which the last of these axes varies fastest. `...` represents any number of axes. A number
+//! represents an unnamed axis of this length. Lengths are inferred from x. In a pair of parentheses on the left side,
+//! all lengths except one must be given.
 
 use crate::ops::formula::broadcast;
 use crate::ops::primitive::view;

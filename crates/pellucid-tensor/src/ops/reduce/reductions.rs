@@ -64,7 +64,7 @@ over_axes! {
 
 over_axes! {
     errors = "[`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange); \
-              [`Error::InvalidArgument`](crate::Error::InvalidArgument) over zero elements.";
+              [`Error::InvalidArgument`](crate::Error::InvalidArgument) if there are no elements.";
 
     /// Returns the largest element over `axes`; NaN if one is NaN. Equal maxima share the gradient evenly.
     #[doc(alias = "amax")]
@@ -141,7 +141,7 @@ fn sum_formula(f: &'static Formula, x: &Tensor, axes: &Axes, accumulation: Optio
 /// Computes the variance over axes, or its square root.
 fn moment(op: &'static str, x: &Tensor, axes: Axes, is_deviation: bool) -> Result<Tensor> {
     let (axes, ddof) = axes.resolve_moments(op, x.shape())?;
-    // For N ≤ ddof the estimate is undefined: division by 0 gives NaN or infinity, as in NumPy.
+    // For N ≤ ddof the estimate is undefined: the sum is divided by 0, and the result is NaN or infinity, as in NumPy.
     let free = (axes.set.count(x.shape()) as f64 - ddof as f64).max(0.0);
     let moments = match is_deviation {
         true => full_range::deviation(x, free, axes.set)?,

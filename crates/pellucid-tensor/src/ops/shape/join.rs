@@ -97,7 +97,7 @@ pub fn vstack<T: AsRef<Tensor>>(tensors: &[T]) -> Result<Tensor> {
     join_raised(&tensors, 2, 0)
 }
 
-/// Stacks tensors in depth, along the third axis. A matrix gets a third axis of length 1.
+/// Stacks tensors in depth, along the third axis. A third axis of length 1 is added to a matrix.
 ///
 /// # Errors
 /// The errors of [`concatenate`].

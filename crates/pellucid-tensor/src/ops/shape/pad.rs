@@ -229,8 +229,8 @@ pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PaddingMode) -> Result<
             return Err(Error::invalid(
                 "pad",
                 format!(
-                    "axis {axis} of length {len} cannot be padded by ({before}, {after}); a negative number crops, at \
-                     most the length of the axis"
+                    "axis {axis} of length {len} cannot be padded by ({before}, {after}); negative numbers crop, but \
+                     no more elements than the axis has"
                 ),
             ));
         }

@@ -94,8 +94,9 @@ pub fn cov(x: &Tensor, options: CovOptions<'_>) -> Result<Tensor> {
         None => fill::full((), options.correction, dtype)?,
     };
     let free = arithmetic::maximum(&arithmetic::sub(&total, &lost)?, 0.0)?;
-    // The deviations are divided before they are multiplied, so they overflow only if the covariance does. With at most
-    // `correction` observations the estimate is undefined: the sums are divided by 0, which gives NaN or ∞.
+    // The deviations are divided before they are multiplied, so their products overflow only if a covariance does. With
+    // at most `correction` observations the estimate is undefined: the sums are divided by 0, and the result is NaN or
+    // ∞.
     let divisor = arithmetic::where_(&compare::gt(&free, 0.0)?, &free, 1.0)?;
     let weighted = arithmetic::div(&arithmetic::mul(&centred, &w)?, &divisor)?;
     let products = matmul(&weighted, &copy::to_dtype(&view::transpose(&centred, 0, 1)?, weighted.dtype())?)?;

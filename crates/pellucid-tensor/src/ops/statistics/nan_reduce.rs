@@ -14,7 +14,7 @@ use pellucid_ir::kernel::ReduceOp;
 
 over_axes! {
     errors = "[`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange); \
-              [`Error::InvalidArgument`](crate::Error::InvalidArgument) over zero elements.";
+              [`Error::InvalidArgument`](crate::Error::InvalidArgument) if there are no elements.";
 
     /// Returns the largest element over `axes` that is not NaN; NaN if all are NaN. Equal maxima share the gradient
     /// evenly.

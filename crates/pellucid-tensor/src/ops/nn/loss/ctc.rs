@@ -211,8 +211,8 @@ fn shift_right(x: &Tensor, by: usize, fill: impl Into<pellucid_ir::Scalar>) -> R
     concatenate(&[&first, &view::narrow(x, 1, 0, width - by)?], 1)
 }
 
-/// Returns the identity formula with a gradient of NaN where a loss is ∞, because no change of the scores along the
-/// gradient can decrease such a loss.
+/// Returns the identity formula with a gradient of NaN where a loss is ∞, because no gradient step can make such a loss
+/// finite.
 fn unreachable() -> &'static Formula {
     formula! { static unreachable(x) = x; d x = x.eq(f64::INFINITY).select(f64::NAN, g); }
 }

@@ -39,7 +39,8 @@ pub fn margin_ranking_loss(
     reduction.apply(&activation::relu(&arithmetic::add(&behind, margin)?)?)
 }
 
-/// Computes 1 − cos(a, b) where t = 1, and max(0, cos(a, b) − margin) where t = −1. Any other t gives 0; NaN gives NaN.
+/// Computes 1 − cos(a, b) where t = 1, and max(0, cos(a, b) − margin) where t = −1. For any other t the loss is 0, and
+/// for NaN it is NaN.
 ///
 /// The vectors are `[N, D]` or `[D]`, the targets t `[N]` or `[]`. The sums of squares of the vectors must be
 /// representable.

@@ -57,8 +57,8 @@ pub fn huber_loss(x: &Tensor, target: &Tensor, delta: f64, reduction: Reduction)
     let formula = formula! {
         static huber_loss(x, t; delta) = {
             let d = x - t;
-            // The formula contains d², because the symbolic second derivative of |d|² at 0 would be 0. Both branches are equal at |d| = δ. With an infinite δ,
-            // the other branch is ∞ − ∞.
+            // The formula contains d², because the symbolic second derivative of |d|² at 0 would be 0. Both branches
+            // are equal at |d| = δ. With an infinite δ, the other branch is ∞ − ∞.
             d.abs().le(delta).select(0.5 * d * d, delta * (d.abs() - 0.5 * delta))
         };
         // An infinite δ must not be multiplied by 0.
@@ -85,7 +85,7 @@ fn clamped_ratio(d: Expr, beta: Expr) -> Expr {
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a negative β.
 #[tensor_method(autocast = Single)]
 pub fn smooth_l1_loss(x: &Tensor, target: &Tensor, beta: f64, reduction: Reduction) -> Result<Tensor> {
-    // In `f32`, a β that is too small would be rounded to 0, and dividing by it would give NaN.
+    // In `f32`, a very small β would be rounded to 0, and 0/β would be NaN.
     let is_single = x.dtype().promote(target.dtype()) != DType::F64;
     if beta == 0.0 || (is_single && beta > 0.0 && beta as f32 == 0.0) {
         return l1_loss(x, target, reduction);
@@ -179,7 +179,7 @@ pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNllLossOpti
     let (x, target) = (&precision::cast_operand(op, x)?, &precision::cast_operand(op, target)?);
     let values = match options.log_input {
         true => {
-            // Where eˣ overflows, t·x may also overflow, although it is smaller.
+            // Where eˣ overflows, t·x may also overflow although t·x is smaller than eˣ. The loss is then ∞, not ∞ − ∞.
             let formula = formula! {
                 static poisson_nll_loss(x, t) = {
                     let rate = x.exp();

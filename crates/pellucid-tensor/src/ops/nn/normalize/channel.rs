@@ -187,7 +187,7 @@ pub fn batch_norm(
     if x.size() == x.shape()[1] && x.size() > 0 {
         let reason = format!(
             "training requires more than one value per channel, got {}; use a larger batch (drop_last(true) of \
-             Batches, or `drop_last: true` of a DataLoader, drops an incomplete one), or evaluate with eval()",
+             Batches, or `drop_last: true` of a DataLoader, drops an incomplete last batch), or evaluate with eval()",
             x.shape()
         );
         return Err(Error::invalid(op, reason));

@@ -86,7 +86,8 @@ impl PoolOptions {
     }
 }
 
-/// The maximum of every window, and its position in the three spatial axes, to which the gradient goes.
+/// Computes the maximum of every window, and its position in the three spatial axes. The gradient goes to the
+/// positions.
 pub(super) struct MaxPoolOp {
     pub(super) windows: PoolWindows,
     /// The number of windows along each axis.
@@ -113,7 +114,7 @@ impl Operation for MaxPoolOp {
     }
 }
 
-/// The gradient of x in a max pooling, from the gradient of the maxima and their positions.
+/// Computes the gradient of x in a max pooling, from the gradient of the maxima and from their positions.
 struct MaxPoolGradient {
     windows: PoolWindows,
     /// The shape of x.
@@ -176,9 +177,9 @@ fn max_unpool(op: &'static str, spatial: usize, x: &Tensor, positions: &Tensor, 
     values.restore_axes(&view::reshape_to(&y, &shape.into())?)
 }
 
-/// Planes of zeros with values at their positions. The gradient of a value is the gradient at its position. If several
-/// values share a position, each gets the full gradient, as in PyTorch, so the gradient does not depend on which value
-/// is stored.
+/// Writes values at their positions into planes of zeros. The gradient of a value is the gradient at its position. If
+/// several values share a position, each receives the full gradient at this position, as in PyTorch. So the gradient
+/// does not depend on which value is stored.
 struct MaxUnpoolOp {
     op: &'static str,
     plane_size: usize,
@@ -338,7 +339,7 @@ macro_rules! pools {
         /// `⌊(L + 2·padding − dilation·(size − 1) − 1) / stride⌋ + 1`; [`PoolOptions::ceil`] rounds up.
         ///
         /// # Errors
-        /// [`Error::ShapeMismatch`], even for x without channels; [`Error::InvalidArgument`] for an invalid window.
+        /// [`Error::ShapeMismatch`], also for an x without channels; [`Error::InvalidArgument`] for an invalid window.
         #[tensor_method]
         pub fn $max(x: &Tensor, pool: PoolOptions) -> Result<(Tensor, Tensor)> {
             max_pool(stringify!($max), $spatial, x, &pool)

@@ -120,8 +120,8 @@ pub fn interpolate(x: &Tensor, size: Resize, mode: InterpolationMode) -> Result<
 }
 
 /// Returns the order in which axes are resampled, as indices: first the axes that shrink most, so that the intermediate
-/// images are small. Of axes with equal factors, the last one grows first and shrinks last, because products along the
-/// last axis cost most per element.
+/// images are small. Among axes with equal factors, the last axis is resampled first if the axes grow, and last if they
+/// shrink, because products along the last axis cost most per element.
 fn resampling_order(dims: &[usize], lengths: &[usize]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..dims.len()).collect();
     order.sort_by(|&a, &b| {
