@@ -238,7 +238,8 @@ impl BetaTail {
             log_ratio_minus(u, 1.0 + u) + base * exp_m1_minus(v)
         };
         let bound = bound_of_end(decay, n * x * y);
-        // Where y is small, the slope tends to a. This limit yields a second bound.
+        // Where y is small, the slope of the exponent soon reaches its limit `raised`. This limit yields a second
+        // bound.
         let bound = is_left.select(bound, bound.min((DEPTH - n * is_left.select(1.0, y).ln()) / raised));
         let end = end_of_integral(bound, |w| {
             let v = is_left.select(-w, w);

@@ -141,7 +141,7 @@ impl Tensor {
         let values = match resolved
             .result_permutation(indices[0].rank(), indices[0].rank() + view.shape().rank() - axes.len())
         {
-            // The indexed axes are in the middle of the result, but the kernel needs them first.
+            // In the values, the axes of the index tensors follow other axes, but the kernel needs them first.
             Some(order) => {
                 let shape = resolved.indexed_shape(view.shape(), &axes, indices[0].shape());
                 let expanded = broadcast::broadcast_to(&values, shape)?;

@@ -235,7 +235,7 @@ impl IndexResolver<'_> {
         Ok(())
     }
 
-    /// A 0-d mask covers no axis: it selects from a new axis of length 1.
+    /// Adds a 0-d mask, which covers no axis: it selects from a new axis of length 1.
     #[track_caller]
     fn add_scalar_mask(&mut self, mask: &Tensor) -> Result<()> {
         self.begin_index_tensor();
@@ -286,7 +286,7 @@ impl IndexResolver<'_> {
         Ok(())
     }
 
-    /// Records an index tensor, or an integer that is treated as one.
+    /// Notes that the current item is an index tensor, or an integer that is treated as an index tensor.
     fn begin_index_tensor(&mut self) {
         self.resolved.are_adjacent &= !self.has_index_tensors || !self.has_gap;
         (self.has_index_tensors, self.has_gap) = (true, false);

@@ -145,8 +145,8 @@ pub enum Bins<'a> {
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] unless all operands are floats of the same dtype; [`Error::ShapeMismatch`];
-/// [`Error::InvalidArgument`] for 0 bins, ends that are not finite and ascending, and, in eager mode, edges that
-/// descend or elements that are not finite but determine the ends (in lazy and captured steps the counts are NaN);
+/// [`Error::InvalidArgument`] for 0 bins, ends that are not finite and ascending, and, in eager mode on the CPU, for
+/// edges that descend or elements that are not finite but determine the ends (otherwise the counts are NaN);
 /// [`Error::OutOfMemory`].
 #[tensor_method]
 pub fn histogram(x: &Tensor, bins: Bins<'_>, weights: Option<&Tensor>, density: bool) -> Result<(Tensor, Tensor)> {

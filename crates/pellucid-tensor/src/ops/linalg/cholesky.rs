@@ -41,7 +41,7 @@ impl Operation for Cholesky {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a matrix that is not positive definite
-/// (in lazy and captured steps L is NaN).
+/// (in lazy and captured steps, and on a GPU, L is NaN).
 #[tensor_method]
 pub fn cholesky(a: &Tensor, upper: bool) -> Result<Tensor> {
     let (l, info) = cholesky_with_info("cholesky", a, upper)?;

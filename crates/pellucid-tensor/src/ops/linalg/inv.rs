@@ -91,7 +91,7 @@ pub(super) fn inverse_by_factors(a: &Tensor, factors: lu::Factors) -> Result<Ten
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a singular matrix (in lazy and captured
-/// steps the result is NaN).
+/// steps, and on a GPU, the result is NaN).
 #[doc(alias = "inverse")]
 #[tensor_method]
 pub fn inv(a: &Tensor) -> Result<Tensor> {
@@ -124,7 +124,7 @@ pub fn inv_ex(a: &Tensor) -> Result<(Tensor, Tensor)> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for vectors with `left` false;
-/// [`Error::Singular`] for a singular matrix (in lazy and captured steps X is NaN).
+/// [`Error::Singular`] for a singular matrix (in lazy and captured steps, and on a GPU, X is NaN).
 #[tensor_method]
 pub fn solve(a: &Tensor, b: &Tensor, left: bool) -> Result<Tensor> {
     let (x, info) = solve_with_info("solve", a, b, left)?;

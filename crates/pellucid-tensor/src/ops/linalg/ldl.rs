@@ -18,7 +18,7 @@ use pellucid_ir::{DType, Error, Result, Shape};
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NoGradient`] if A requires a gradient;
-/// [`Error::Singular`] for a zero block of D (in eager mode only).
+/// [`Error::Singular`] for a zero block of D (only in eager mode on the CPU).
 #[tensor_method]
 pub fn ldl_factor(a: &Tensor) -> Result<(Tensor, Tensor)> {
     let (packed, pivots, info) = ldl_with_info("ldl_factor", a)?;

@@ -188,7 +188,8 @@ pub fn lu(a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
 /// arguments of [`lu_solve`] and [`lu_unpack`].
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a zero pivot (in eager mode only).
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a zero pivot (only in eager mode on the
+/// CPU).
 #[tensor_method]
 pub fn lu_factor(a: &Tensor) -> Result<(Tensor, Tensor)> {
     matrix_dims("lu_factor", a)?;

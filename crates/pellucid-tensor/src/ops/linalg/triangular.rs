@@ -67,7 +67,7 @@ pub(super) fn triangular(a: &Tensor, b: &Tensor, upper: bool, unit: bool) -> Res
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a zero on the diagonal (in lazy and
-/// captured steps X is NaN).
+/// captured steps, and on a GPU, X is NaN).
 #[doc(alias = "triangular_solve")]
 #[tensor_method]
 pub fn solve_triangular(a: &Tensor, b: &Tensor, upper: bool, left: bool, unit: bool) -> Result<Tensor> {

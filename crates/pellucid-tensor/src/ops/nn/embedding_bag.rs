@@ -61,9 +61,9 @@ impl Default for EmbeddingBagOptions<'_> {
 /// without a sum, frequencies with a maximum, a padding index outside the table, or a maximum norm or order p that is
 /// not positive; [`Error::InPlaceOnTracked`] for `max_norm` with a table that is the result of a tracked operation.
 ///
-/// Offsets must ascend from 0 to at most the number of indices. In eager mode, other offsets are an
-/// [`Error::InvalidArgument`]. In lazy and captured steps, invalid offsets make the entire result NaN. If the table
-/// contains integers, the call that runs the kernel returns an [`Error::IndexOutOfBounds`] instead.
+/// Offsets must ascend from 0 to at most the number of indices. In eager mode on the CPU, other offsets are an
+/// [`Error::InvalidArgument`]. In lazy and captured steps, and on a GPU, invalid offsets make the entire result NaN. If
+/// the table contains integers, the call that runs the kernel returns an [`Error::IndexOutOfBounds`] instead.
 #[tensor_method]
 pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOptions<'_>) -> Result<Tensor> {
     let op = "embedding_bag";
@@ -197,8 +197,8 @@ struct Bags {
     count: usize,
     /// The bag of every index; `count` marks an index in no bag.
     index_bags: Tensor,
-    /// A 0-d mask that is true if the offsets are valid. It exists only in lazy and captured steps, which cannot read
-    /// offsets.
+    /// A 0-d mask that is true if the offsets are valid. It exists only if the offsets cannot be read: in lazy and
+    /// captured steps, and on a GPU.
     is_valid: Option<Tensor>,
 }
 
@@ -234,8 +234,8 @@ fn bags(op: &'static str, index: &Tensor, options: &EmbeddingBagOptions<'_>) -> 
     }
 }
 
-/// Returns an error for offsets that do not ascend from 0 to at most the number of indices. In lazy and captured steps,
-/// returns the mask of [`Bags::is_valid`] instead.
+/// Returns an error for offsets that do not ascend from 0 to at most the number of indices. If the offsets cannot be
+/// read, returns the mask of [`Bags::is_valid`] instead.
 fn check_offsets(op: &'static str, offsets: &Tensor, indices: usize) -> Result<Option<Tensor>> {
     let n = offsets.size();
     if !check::is_readable(offsets) {

@@ -179,10 +179,10 @@ pub struct InterpOptions {
 ///
 /// This is NumPy's `interp`: points and values are vectors of the same length, and the points ascend. If points are
 /// equal, the function has the last of their values there. NaN stays NaN. All operands are differentiable; the
-/// derivative with respect to x is the slope. The result of integers is `f32`. Eager mode checks the order of the
-/// points. In lazy and captured steps, the result for points that descend is NaN. With a period, x and the points are
-/// taken modulo the period, and the points need not be ordered; the function connects the last point of a period with
-/// the first point of the next.
+/// derivative with respect to x is the slope. The result of integers is `f32`. The order of the points is checked in
+/// eager mode on the CPU. Otherwise, the interpolated values are NaN if the points descend. With a period, x and the
+/// points are taken modulo the period, and the points need not be ordered; the function connects the last point of a
+/// period with the first point of the next.
 ///
 /// [`searchsorted`](crate::ops::searchsorted) finds the segments. In addition to operands and result, the operation
 /// stores the ends of every element's segment: two arrays of x's shape in `i64`, and four in its dtype.
@@ -202,7 +202,7 @@ pub struct InterpOptions {
 /// # Errors
 /// [`Error::ShapeMismatch`] unless points and values are vectors of the same length, at least 1;
 /// [`Error::InvalidArgument`] for a period that is 0 or not finite, or is given with `left` or `right`, and, in eager
-/// mode, for points that descend without a period.
+/// mode on the CPU, for points that descend without a period.
 #[tensor_method]
 pub fn interp(x: &Tensor, points: &Tensor, values: &Tensor, options: InterpOptions) -> Result<Tensor> {
     let op = "interp";

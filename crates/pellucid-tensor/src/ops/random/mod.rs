@@ -118,8 +118,8 @@ fn uniform_integers(
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a deviation that is
-/// negative or NaN in eager mode. In lazy and captured steps, the element drawn with an invalid deviation, and its
-/// gradients, are NaN.
+/// negative or NaN, in eager mode on the CPU. In lazy and captured steps, and on a GPU, the element drawn with an
+/// invalid deviation, and its gradients, are NaN.
 #[tensor_method]
 pub fn normal(mean: &Tensor, std: &Tensor) -> Result<Tensor> {
     let shape = check::common_shape("normal", &[mean, std], "mean and standard deviation must broadcast")?;
@@ -145,8 +145,8 @@ pub fn normal(mean: &Tensor, std: &Tensor) -> Result<Tensor> {
 /// Draws 1 with probability p, else 0, for every element of p. The result has no gradient.
 ///
 /// # Errors
-/// [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a probability outside [0, 1] or NaN in eager
-/// mode. In lazy and captured steps, the element drawn with an invalid probability is NaN.
+/// [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a probability outside [0, 1] or NaN, in eager
+/// mode on the CPU. In lazy and captured steps, and on a GPU, the element drawn with an invalid probability is NaN.
 #[tensor_method]
 pub fn bernoulli(p: &Tensor) -> Result<Tensor> {
     check::floats("bernoulli", &[p])?;

@@ -36,8 +36,8 @@ impl Default for CovOptions<'_> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] for rank 3 or more, or frequencies or weights that are not vectors of length N;
-/// [`Error::DTypeMismatch`] for integer variables; [`Error::InvalidArgument`] for a negative frequency or weight
-/// in eager mode (in lazy and captured steps the result is NaN).
+/// [`Error::DTypeMismatch`] for integer variables; [`Error::InvalidArgument`] for a negative frequency or weight in
+/// eager mode on the CPU (otherwise the result is NaN).
 #[tensor_method]
 pub fn cov(x: &Tensor, options: CovOptions<'_>) -> Result<Tensor> {
     let op = "cov";

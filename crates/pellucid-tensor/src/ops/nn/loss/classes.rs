@@ -19,8 +19,8 @@ use smallvec::SmallVec;
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for x or t outside [0,
-/// 1] in eager mode. Lazy and captured steps do not check the elements: the loss and the gradient of an invalid element
-/// are NaN.
+/// 1] in eager mode on the CPU. Lazy and captured steps, and a GPU, do not check the elements: the loss and the
+/// gradient of an invalid element are NaN.
 #[tensor_method(autocast = Single)]
 pub fn binary_cross_entropy(
     x: &Tensor,

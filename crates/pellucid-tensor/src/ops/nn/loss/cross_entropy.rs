@@ -35,8 +35,8 @@ pub struct CrossEntropyOptions<'a> {
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a smoothing outside [0, 1], or an
 /// `ignore_index` with probabilities; [`Error::IndexOutOfBounds`] for a class index outside 0..C that is not ignored.
-/// In lazy and captured steps, an invalid index makes the loss NaN, and the gradients of all samples NaN. Without a
-/// reduction, only the sample with the index is affected.
+/// In lazy and captured steps, and on a GPU, an invalid index makes the loss NaN, and the gradients of all samples NaN.
+/// Without a reduction, only the sample with the index is affected.
 #[tensor_method(autocast = Single)]
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropyOptions<'_>) -> Result<Tensor> {
     let op = OP;

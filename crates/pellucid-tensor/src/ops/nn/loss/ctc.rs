@@ -38,10 +38,11 @@ pub struct CtcLossOptions {
 /// gradient also needs several arrays `[N, 2S + 1]` for each of the T steps.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a blank outside 0..C, and in
-/// eager mode for a number of steps outside 0..=T or of labels outside 0..=S; [`Error::IndexOutOfBounds`] for a label
-/// outside 0..C within its sample's length (in lazy and captured steps, the loss and its gradient are NaN instead);
-/// [`Error::ReadInCapture`] for concatenated labels, which are split by the values of the lengths.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a blank outside 0..C, and, in
+/// eager mode on the CPU, for an input length outside 0..=T or a label length outside 0..=S;
+/// [`Error::IndexOutOfBounds`] for a label outside 0..C within its sample's length (in lazy and captured steps, and on
+/// a GPU, the loss and its gradient are NaN instead); [`Error::ReadInCapture`] for concatenated labels, which are split
+/// by the values of the lengths.
 #[tensor_method(autocast = Single)]
 #[track_caller]
 pub fn ctc_loss(

@@ -28,7 +28,7 @@ pub struct NllLossOptions<'a> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class index outside 0..C that
-/// is not ignored (in lazy and captured steps, the loss and its gradient are NaN instead).
+/// is not ignored. In lazy and captured steps, and on a GPU, the loss and its gradient are NaN instead.
 #[tensor_method(autocast = Single)]
 pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLossOptions<'_>) -> Result<Tensor> {
     let op = "nll_loss";
@@ -98,8 +98,8 @@ impl Default for MultiMarginLossOptions<'_> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class index outside 0..C (in
-/// lazy and captured steps, the loss and its gradient are NaN instead); [`Error::InvalidArgument`] for a power that is
-/// not positive.
+/// lazy and captured steps, and on a GPU, the loss and its gradient are NaN instead); [`Error::InvalidArgument`] for a
+/// power that is not positive.
 #[tensor_method(autocast = Single)]
 pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMarginLossOptions<'_>) -> Result<Tensor> {
     let op = "multi_margin_loss";
@@ -148,7 +148,7 @@ pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMarginLossOp
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class index of C or more (in
-/// lazy and captured steps, the loss and its gradient are NaN instead).
+/// lazy and captured steps, and on a GPU, the loss and its gradient are NaN instead).
 #[tensor_method(autocast = Single)]
 pub fn multilabel_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
     let op = "multilabel_margin_loss";

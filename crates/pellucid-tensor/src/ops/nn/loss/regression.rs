@@ -218,8 +218,8 @@ pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNllLossOpti
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for an ε that is
-/// negative or NaN, and for a negative variance. In lazy and captured steps, the loss of a negative variance is
-/// NaN instead.
+/// negative or NaN, and for a negative variance. In lazy and captured steps, and on a GPU, the loss of a negative
+/// variance is NaN instead.
 #[tensor_method(autocast = Single)]
 pub fn gaussian_nll_loss(
     x: &Tensor,

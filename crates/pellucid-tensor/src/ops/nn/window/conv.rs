@@ -194,7 +194,9 @@ impl ConvOperands {
         let (channels, groups) = (self.images.x.shape()[1], options.groups);
         let help = match (channels == takes, divided.is_multiple_of(groups)) {
             (true, true) => return Ok(()),
-            (true, false) => format!("the {divided} {kind}channels must be divisible by the {groups} groups"),
+            (true, false) => {
+                format!("the number of {kind}channels, {divided}, must be divisible by the number of groups, {groups}")
+            }
             (false, _) => format!(
                 "the input has {channels} channels, but the weight {axes} requires {takes}{}",
                 channels_remedy(x, self.images.spatial, takes, groups)
@@ -203,7 +205,7 @@ impl ConvOperands {
         Err(Error::shapes(op, [x.shape(), w.shape()], help))
     }
 
-    /// Computes the derivative `part` of this shape from the images and the weight, and adds the bias, if given.
+    /// Computes the derivative `part`, of shape `shape`, from the images and the weight, and adds the bias, if given.
     fn compute(
         &self,
         op: &'static str,
