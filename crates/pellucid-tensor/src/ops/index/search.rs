@@ -87,8 +87,8 @@ pub fn bucketize(x: &Tensor, boundaries: &Tensor, right: bool) -> Result<Tensor>
 /// weights of each integer. The length depends on values, so a captured step cannot contain the operation.
 ///
 /// # Errors
-/// [`Error::DTypeMismatch`] unless x holds integers; [`Error::ShapeMismatch`] unless it is a vector and the weights
-/// have its shape; [`Error::InvalidArgument`] for a negative element; [`Error::ReadInCapture`].
+/// [`Error::DTypeMismatch`] unless x contains integers; [`Error::ShapeMismatch`] unless x is a vector and the weights
+/// have the shape of x; [`Error::InvalidArgument`] for a negative element; [`Error::ReadInCapture`].
 #[tensor_method]
 #[track_caller]
 pub fn bincount(x: &Tensor, weights: Option<&Tensor>, min_length: usize) -> Result<Tensor> {
@@ -101,7 +101,7 @@ pub fn bincount(x: &Tensor, weights: Option<&Tensor>, min_length: usize) -> Resu
         return Err(Error::shapes(
             op,
             shapes.into_iter().flatten(),
-            "the input must be a vector, and the weights must have its shape; ravel() the input",
+            "the input must be a vector, and the weights a vector of the same length; ravel() both",
         ));
     }
     let help = "the length depends on values; scatter_add_along(ones, x, 0, [classes]) counts a fixed number of \

@@ -49,7 +49,7 @@ impl PolynomialDerivative {
         if self.has_one_order && self.max_order < self.derivative as i64 {
             return fill::zeros_like(x);
         }
-        // Selects the values of the polynomial of order k.
+        // Replaces the elements of y whose order is k by `values`.
         let select = |k: i64, values: &Tensor, y: &Tensor| match self.has_one_order {
             true => Ok(values.clone()),
             false => arithmetic::where_(&compare::eq(orders, k)?, values, y),

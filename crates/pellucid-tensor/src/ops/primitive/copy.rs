@@ -130,8 +130,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::DTypeMismatch`] if the tensor requires a gradient and `dtype` is not a float. If the dtype differs,
-    /// [`Error::InvalidArgument`] for a result (use [`Tensor::to_dtype`]), for a view, for a tensor with views and a
-    /// layout that is not contiguous, and inside a captured step; errors of the device.
+    /// [`Error::InvalidArgument`] for a tensor that is not a leaf (use [`Tensor::to_dtype`]), for a view, for a tensor
+    /// with views and a layout that is not contiguous, and inside a captured step; errors of the device.
     #[panicking_form]
     pub fn try_to_dtype_(&self, dtype: DType) -> Result<()> {
         if self.dtype() == dtype {

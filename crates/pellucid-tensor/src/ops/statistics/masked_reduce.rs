@@ -39,7 +39,8 @@ fn count(x: &Tensor, mask: &Tensor, axes: Axes) -> Result<Tensor> {
     copy::to_dtype(&reductions::sum(&broadcast::broadcast_to(mask, x.shape())?, axes)?, x.dtype())
 }
 
-/// Defines masked operations by the unmasked ones: the identity replaces the elements where the mask is false.
+/// Defines masked operations by the operations without a mask: the identity of the reduction replaces the elements
+/// where the mask is false.
 macro_rules! masked {
     ($($(#[$doc:meta])* $name:ident = $module:ident::$op:ident, neutral $neutral:ident;)*) => {
         over_axes! {
@@ -173,8 +174,8 @@ pub(super) fn masked_extremum(
     extremum_where(name, op, &selected, &broadcast::broadcast_to(mask, x.shape())?, axes)
 }
 
-/// Returns the first selected position of an extremum. An element where the mask is false is not selected, even if it
-/// equals the identity.
+/// Returns the position of the first selected element that equals the extremum. An element where the mask is false is
+/// not selected, even if it equals the identity.
 fn position(
     x: &Tensor,
     mask: &Tensor,
@@ -211,7 +212,8 @@ fn deviations(op: &'static str, x: &Tensor, mask: &Tensor, axes: Axes) -> Result
     let mut mean = full_range::masked_mean(x, mask, &counts, resolved.set)?;
     let free = arithmetic::maximum(&arithmetic::sub(&counts, ddof as f64)?, 0.0)?;
     if ddof > 0 {
-        // The derivative of the norm of a zero vector is 0, but the derivative of 0/0 for a single element is NaN.
+        // If at most one element is selected, the estimate is 0/0, and its derivative must be NaN. But the derivative
+        // of the norm of a zero vector is 0, so the mean is replaced by NaN.
         mean = value_range::nan_unless(
             &compare::gt(&arithmetic::maximum(&free, &arithmetic::sub(&counts, 1.0)?)?, 0.0)?,
             &mean,

@@ -66,9 +66,9 @@ pub enum InterpolationMode {
 /// Resizes images x `[N, C, spatial..]`, with one to three spatial axes, by interpolation axis by axis.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers (except with nearest elements);
-/// [`Error::InvalidArgument`] unless there is one length or factor per spatial axis and no resulting length is 0;
-/// [`Error::OutOfMemory`].
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for booleans, and for integers except in the modes `Nearest` and
+/// `NearestExact`; [`Error::InvalidArgument`] unless there is one length or factor per spatial axis and no resulting
+/// length is 0; [`Error::OutOfMemory`].
 #[tensor_method(autocast = Single)]
 pub fn interpolate(x: &Tensor, size: Resize, mode: InterpolationMode) -> Result<Tensor> {
     let op = "interpolate";
