@@ -33,8 +33,8 @@ use std::sync::Arc;
 /// The maximum number of cotangents of one node. There are (n + k − 1 choose k) derivatives of order k in n variables.
 const MAX_COTANGENTS: usize = 32;
 
-/// The node of a recorded contraction. Cotangents broadcast to the shape of the formula. The edges of the node are
-/// those of the cotangents, then those of the variables. The node saves the cotangents, and the values of
+/// The node of a recorded contraction. Cotangents broadcast to the shape of the formula. The edges of the node are the
+/// edges of the cotangents, followed by the edges of the variables. The node saves the cotangents, and the values of
 /// `partials.reads()` as constants.
 struct ContractionDerivative {
     partials: Arc<Partials>,

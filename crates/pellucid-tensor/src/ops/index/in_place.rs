@@ -127,7 +127,7 @@ pub(crate) fn put_axes(
     Ok(())
 }
 
-/// Returns the row-major index of every element of a region within a value of this shape.
+/// Returns, for every element of a region, its row-major index in a value of shape `shape`.
 fn element_indices(shape: &Shape, region: &Layout) -> Result<Tensor> {
     let indices = create::arange(0i64, shape.size() as i64, 1i64, DType::I64)?;
     Ok(Tensor::from(indices.array().view(region.clone())))
@@ -181,7 +181,7 @@ impl Operation for AsStridedTranspose {
             write_array(x, &region_of(&filled, layout))?;
             return Ok(smallvec![filled]);
         }
-        // Elements that a view repeats are summed by the transpose of the view.
+        // The transpose of a view sums the gradients of the elements that the view repeats.
         let single = axes.iter().fold(layout.clone(), |l, &axis| l.slice(axis, 0, 1, 1));
         let sums = broadcast::sum_to(&Tensor::from(x.clone()), single.shape())?;
         if single.may_repeat() {

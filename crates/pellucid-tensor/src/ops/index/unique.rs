@@ -28,7 +28,7 @@ pub struct Unique {
 ///
 /// NaN elements count as different from each other and come last. The number of values depends on the elements, so a
 /// captured step cannot contain this operation. In addition to x and the result, it stores a sorted copy of x and a few
-/// `i64` arrays with one element for each value or slice.
+/// `i64` arrays with one element for each element or slice of x.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange), [`Error::ReadInCapture`](crate::Error::ReadInCapture).

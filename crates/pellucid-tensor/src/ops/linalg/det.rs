@@ -34,8 +34,8 @@ struct Det;
 /// another definition of the determinant. Let U·Σ·Vᵀ be the singular value decomposition of A at the point of the
 /// derivative. With U and V as constants, det A = det(U)·det(V)·det(M) for M = Uᵀ·A·V and for every A. At that point, M
 /// is diagonal, with the smallest singular values last. M has the blocks [B, E; C, D], where D is at most 8 by 8, and
-/// det M = det(B)·det(D − C·B⁻¹·E). If at most 8 singular values are zero, B is regular. The determinant of the Schur
-/// complement D − C·B⁻¹·E is computed without division (Bird 2011), so its derivatives are exact although the
+/// det M = det(B)·det(D − C·B⁻¹·E). If at most 8 singular values are zero, B is invertible. The determinant of the
+/// Schur complement D − C·B⁻¹·E is computed without division (Bird 2011), so its derivatives are exact although the
 /// complement is singular.
 struct Cofactors(lu::Factors);
 

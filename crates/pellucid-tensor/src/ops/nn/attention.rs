@@ -123,7 +123,7 @@ impl Heads {
             return Err(mismatch(&format!("Q is [.., L, E], K [.., S, E], V [.., S, D], but {difference}")));
         }
         let help = "the axes before the last two must broadcast, or the number of heads of K and V must divide \
-                    the number of heads of Q; use reshape(), or index the batch";
+                    the number of heads of Q; reshape() or expand() the operands";
         let shared = before(k).broadcast(&before(v)).ok_or_else(|| mismatch(help))?;
         let queries = before(q);
         // Grouped-query attention: K and V have fewer heads than Q, and all other axes broadcast.

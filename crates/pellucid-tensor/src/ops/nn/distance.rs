@@ -94,8 +94,8 @@ fn norms(a: &Tensor, b: &Tensor, p: f64, len: usize, axis: AxisSet) -> Result<Te
     }
 }
 
-/// The largest |a − b| over the last axis, which keeps length 1. The derivative of a row formula would have the shape
-/// of the differences; this derivative is summed in the kernel that computes it.
+/// Computes the largest |a − b| over the last axis, which keeps length 1. The derivative of a row formula would be
+/// stored in the shape of the differences. The derivative of this operation is summed in the kernel that computes it.
 struct LargestDifference {
     axis: AxisSet,
 }

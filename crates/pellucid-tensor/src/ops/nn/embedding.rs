@@ -77,7 +77,7 @@ pub(in crate::ops) fn padding_row(op: &'static str, padding: isize, rows: usize)
     if inside {
         Ok(row as i64)
     } else {
-        Err(Error::invalid(op, format!("row {padding} is outside the table of {rows} rows")))
+        Err(Error::invalid(op, format!("the padding index {padding} is outside the table, which has {rows} rows")))
     }
 }
 

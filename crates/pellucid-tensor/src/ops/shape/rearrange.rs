@@ -150,7 +150,7 @@ pub fn repeat(x: &Tensor, times: impl Into<IntList>, axis: impl Into<Option<isiz
         }
         ref times => {
             let reason = format!(
-                "`times` must have one value for each of the {len} indices of axis {axis}, got {} values",
+                "`times` must have one value, or one for each of the {len} indices of axis {axis}, got {} values",
                 times.len()
             );
             Err(Error::invalid("repeat", reason))
