@@ -54,7 +54,8 @@ impl IntList {
         let IntList(dims) = self;
         let open = dims.iter().filter(|&&d| d == -1).count();
         if open > 1 || dims.iter().any(|&d| d < -1) {
-            let reason = format!("lengths must be ≥ 0, with at most one -1, got {dims:?}; specify the others");
+            let reason =
+                format!("lengths must be ≥ 0, except for at most one -1, got {dims:?}; specify the other lengths");
             return Err(Error::invalid(op, reason));
         }
         let others_size = dims.iter().filter(|&&d| d >= 0).fold(1usize, |n, &d| n.saturating_mul(d as usize));

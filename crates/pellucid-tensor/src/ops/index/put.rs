@@ -109,7 +109,7 @@ pub fn index_put(x: &Tensor, index: impl IntoIndex, values: &Tensor, accumulate:
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if the mask does not have dtype bool, or the source does not have x's dtype;
-/// [`Error::ShapeMismatch`] if tensor and mask do not broadcast; [`Error::IndexOutOfBounds`] if the source has fewer
+/// [`Error::ShapeMismatch`] if x and the mask do not broadcast; [`Error::IndexOutOfBounds`] if the source has fewer
 /// elements than the mask has true elements.
 #[tensor_method]
 #[track_caller]
@@ -117,7 +117,7 @@ pub fn masked_scatter(x: &Tensor, mask: &Tensor, source: &Tensor) -> Result<Tens
     let op = "masked_scatter";
     check::mask_dtype(op, mask)?;
     check::values_dtype(op, x, source)?;
-    let shape = check::common_shape(op, &[x, mask], "tensor and mask must broadcast")?;
+    let shape = check::common_shape(op, &[x, mask], "x and the mask must broadcast")?;
     let mask = broadcast::broadcast_to(mask, &shape)?;
     // Where the mask is false, the index is unused. A source without elements has no valid index, so one element is
     // inserted at its start.

@@ -167,10 +167,14 @@ fn check_operands(op: &'static str, a: &Tensor, cutoff: &Cutoff) -> Result<(usiz
     let batch = super::batch(a);
     for bound in [&cutoff.atol, &cutoff.rtol].into_iter().flatten() {
         if !bound.dtype().is_float() {
-            return Err(Error::dtypes(op, [a.dtype(), bound.dtype()], "bounds must be floats; use to_dtype()"));
+            return Err(Error::dtypes(
+                op,
+                [a.dtype(), bound.dtype()],
+                "`atol` and `rtol` must be floats; use to_dtype()",
+            ));
         }
         if bound.shape().broadcast(&batch).is_none() {
-            let help = "a bound must be 0-d, or have one element per matrix";
+            let help = "`atol` and `rtol` must be 0-d, or have one element per matrix";
             return Err(Error::shapes(op, [a.shape(), bound.shape()], help));
         }
     }

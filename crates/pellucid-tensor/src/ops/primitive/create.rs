@@ -132,7 +132,7 @@ fn evenly_stepped(start: Scalar, end: Scalar, step: Scalar, dtype: DType) -> Res
     }
     let has_fraction = |x: &Scalar| !DType::I64.represents(*x);
     if let Some(x) = [start, end, step].iter().find(|x| has_fraction(x)) {
-        let why = format!("{x} is not an integer, and the dtype is {dtype}; use a float dtype");
+        let why = format!("{x} is not an integer, but the dtype is {dtype}; use a float dtype");
         return Err(reason(&why));
     }
     let (a, b, s) = (start.to_i64() as i128, end.to_i64() as i128, step.to_i64() as i128);

@@ -231,7 +231,9 @@ impl EinopsPlan {
             let axis = match (existing, length(part, given)) {
                 (Some(axis), _) => axis,
                 (None, Some(len)) => self.add(if is_name(part) { part } else { "" }, len),
-                (None, None) => return Err(self.invalid(format!("the length of {part} is unknown"))),
+                (None, None) => {
+                    return Err(self.invalid(format!("the length of {part} is unknown; pass it in `lengths`")));
+                }
             };
             self.right.push(axis);
         }
@@ -259,7 +261,7 @@ impl EinopsPlan {
     /// Returns the description of an axis for an error message.
     fn name(&self, axis: usize) -> String {
         let ElementaryAxis { name, len } = &self.axes[axis];
-        if name.is_empty() { format!("the axis of {len}") } else { format!("axis {name}") }
+        if name.is_empty() { format!("the unnamed axis of length {len}") } else { format!("axis {name}") }
     }
 
     /// Returns the axes that only x has, except unnamed axes of length 1, which may be dropped.

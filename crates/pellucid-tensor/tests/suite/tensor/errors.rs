@@ -350,7 +350,7 @@ fn messages_for_an_integer_tensor_name_the_conversion() {
             "the samples must be floats",
         ),
         (sample(&image, &integers(&[1, 2, 2, 2])), "x and the grid must have the same float dtype"),
-        (ops::pinv(&floats, &cutoff), "bounds must be floats"),
+        (ops::pinv(&floats, &cutoff), "`atol` and `rtol` must be floats"),
     ];
     for (result, expected) in rejections {
         let text = result.expect_err(expected).to_string();
