@@ -36,7 +36,7 @@ fn ratio(x: Expr, c: Expr) -> Expr {
 }
 
 /// Returns the formula of x·(x/c)ᵖ⁻¹, with x and a constant c as inputs and p as parameter, and with the derivatives of
-/// c·[`signed_power`](x/c). All derivatives for c = 0 are 0.
+/// c·s(x/c), where s is the formula [`signed_power`]. All derivatives for c = 0 are 0.
 pub(in crate::ops) fn relative_signed_power(p: f64) -> &'static Formula {
     if is_integer(p) {
         return formula! {

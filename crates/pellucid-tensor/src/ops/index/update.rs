@@ -164,7 +164,7 @@ fn check_shapes(op: &'static str, targets: &[&Tensor], set: &[&Tensor]) -> Resul
     let common = broadcast(op, set)?;
     match targets.iter().find(|t| *t.shape() != common) {
         Some(other) => {
-            let help = "an in-place update cannot change its target's shape";
+            let help = "an in-place update cannot change the shape of its target; the operands must broadcast to it";
             Err(Error::shapes(op, [other.shape(), &common], help))
         }
         None => Ok(()),

@@ -25,7 +25,7 @@ pub fn ldl_factor(a: &Tensor) -> Result<(Tensor, Tensor)> {
     check_info(
         "ldl_factor",
         &info,
-        |k| format!("singular (block {k} of its D is 0)"),
+        |k| format!("singular (block {k} of its factor D is 0)"),
         "; pinv() and lstsq() accept singular matrices",
     )?;
     Ok((packed, pivots))

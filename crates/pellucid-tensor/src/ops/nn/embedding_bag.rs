@@ -75,11 +75,11 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
         return Err(Error::invalid(op, "the mode must be Sum, Mean or Max"));
     }
     if options.scale_by_frequency && options.mode == ScatterReduceOp::Max {
-        return Err(Error::invalid(op, "scale_by_frequency requires the mode Sum or Mean"));
+        return Err(Error::invalid(op, "scale_by_frequency is supported only in the modes Sum and Mean"));
     }
     if let Some(weights) = options.weights {
         if options.mode != ScatterReduceOp::Sum {
-            return Err(Error::invalid(op, "weights require the mode Sum"));
+            return Err(Error::invalid(op, "weights are supported only in the mode Sum"));
         }
         if weights.shape() != index.shape() {
             let help = "weights must have the shape of the indices";

@@ -41,7 +41,7 @@ pub fn gradient(y: &Tensor, spacing: Spacing<'_>, axis: isize, edge_order: usize
         Spacing::Step(step) => fill::full([len - 1], step, y.dtype())?,
         Spacing::Points(points) if points.shape()[..] == [len] => scan::diff(&wide_integers(points)?, 1, 0)?,
         Spacing::Points(points) => {
-            let help = format!("points must be 1-D with the length of axis {at}");
+            let help = format!("points must be a vector with the length of axis {at}");
             return Err(Error::shapes(op, [y.shape(), points.shape()], help));
         }
     };

@@ -416,7 +416,7 @@ pub fn bilinear(a: &Tensor, c: &Tensor, weight: &Tensor, bias: Option<&Tensor>) 
     for (name, input, features) in [("first", a, left), ("second", c, right)] {
         if input.shape().last() != Some(&features) {
             let help = format!(
-                "the {name} input must have {features} features on its last axis, as the weight {} has",
+                "the {name} input must have {features} features on its last axis, like the weight {}",
                 weight.shape()
             );
             return Err(Error::shapes("bilinear", [a.shape(), c.shape()], help));

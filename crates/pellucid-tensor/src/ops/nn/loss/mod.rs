@@ -97,7 +97,7 @@ fn class_shape_help(scores: &Shape, targets: &Tensor, axis: usize, general: Stri
     if rank > 2 && shape[..] == scores[..rank - 1] {
         let order: Vec<String> = [0, rank - 1].into_iter().chain(1..rank - 1).map(|k| k.to_string()).collect();
         return format!(
-            "classes are on axis 1: permute(({})) the logits, or flatten(0, {}) both",
+            "classes are on axis 1: permute(({})) the logits, or flatten(0, {}) both tensors",
             order.join(", "),
             rank as isize - 2
         );
