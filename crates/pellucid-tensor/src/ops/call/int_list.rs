@@ -66,7 +66,8 @@ impl IntList {
         let inferred = size.checked_div(others_size).unwrap_or(0);
         if open == 1 && inferred.saturating_mul(others_size) != size {
             let help = format!(
-                "{size} elements cannot fill {dims:?}, because the product of the other lengths, {others_size}, does not divide {size}; change a length"
+                "{size} elements cannot fill {dims:?}, because the product of the other lengths, {others_size}, does \
+                 not divide {size}; change a length"
             );
             return Err(Error::shapes(op, [from], help));
         }

@@ -168,7 +168,8 @@ pub enum SplitSizes {
 
 from_integers!(SplitSizes, number: SplitSizes::Each, list: |list| SplitSizes::List(Iterator::collect(list)));
 
-/// Splits x along an axis into views. `sizes` is the length of every view, or a list of the lengths.
+/// Splits x along an axis into views. `sizes` is the length of every view (the last one may be shorter), or a list of
+/// the lengths.
 ///
 /// [`tensor_split`](crate::ops::tensor_split) splits into a number of results or before indices, like NumPy's `split`.
 ///

@@ -71,7 +71,9 @@ fn windows_of_axes(op: &'static str, dims: &[usize], options: &FoldOptions) -> R
                 let extent = window.extent(a);
                 Error::invalid(
                     op,
-                    format!("a window of {extent} does not fit into an axis of length {padded} including padding; use a smaller window"),
+                    format!(
+                        "a window of {extent} does not fit into a padded axis of length {padded}; use a smaller window"
+                    ),
                 )
             })?;
             let place = |t: usize| (0..outputs).map(move |o| (t * dilation + o * stride) as i64);
