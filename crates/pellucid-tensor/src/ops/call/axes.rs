@@ -8,11 +8,11 @@ use std::ops::RangeFull;
 
 /// The axes that an operation reduces, and its options.
 ///
-/// Converts from one axis (`-1`), several (`[0, 2]`, `(0, 2)`, a slice or a vector), none (`()`) or all (`..`).
+/// Can be created from one axis (`-1`), several (`[0, 2]`, `(0, 2)`, a slice or a vector), none (`()`) or all (`..`).
 /// [`over`] adds options.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axes {
-    /// `None` for all axes.
+    /// The axes as the caller wrote them; `None` for all axes (`..`).
     list: Option<SmallVec<[isize; 4]>>,
     keepdims: bool,
     ddof: usize,
@@ -56,7 +56,7 @@ impl Axes {
         self.list.as_ref().map(|list| list.len())
     }
 
-    /// Returns the axes of `shape`, for an operation without degrees of freedom.
+    /// Resolves the axes against `shape`, for an operation that does not use `ddof`.
     pub(crate) fn resolve(&self, op: &'static str, shape: &Shape) -> Result<ResolvedAxes> {
         if self.ddof != 0 {
             return Err(Error::invalid(op, "`ddof` must be 0; only var and std have degrees of freedom"));
@@ -64,7 +64,7 @@ impl Axes {
         self.resolve_moments(op, shape).map(|(resolved, _)| resolved)
     }
 
-    /// Returns the axes of `shape` and the degrees of freedom.
+    /// Resolves the axes against `shape`, and returns them with `ddof`.
     pub(crate) fn resolve_moments(&self, op: &'static str, shape: &Shape) -> Result<(ResolvedAxes, usize)> {
         check_reduction_rank(op, shape)?;
         let set = match self.indices(op, shape.rank(), shape)? {
@@ -79,7 +79,7 @@ impl Axes {
     }
 }
 
-/// Returns an error if the rank exceeds the maximum of reductions.
+/// Returns an error if the rank exceeds the maximum rank that reductions support.
 pub(in crate::ops) fn check_reduction_rank(op: &'static str, shape: &Shape) -> Result<()> {
     let max_rank = AxisSet::MAX_RANK;
     if shape.rank() <= max_rank {
@@ -91,7 +91,7 @@ pub(in crate::ops) fn check_reduction_rank(op: &'static str, shape: &Shape) -> R
     ))
 }
 
-/// The reduced axes of a tensor whose shape is given.
+/// The reduced axes, after resolution against the shape of a tensor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResolvedAxes {
     pub(crate) set: AxisSet,
@@ -99,7 +99,7 @@ pub(crate) struct ResolvedAxes {
 }
 
 impl ResolvedAxes {
-    /// Returns the shape of the reduction of `shape`.
+    /// Returns the shape of the result, for an input of shape `shape`.
     pub(crate) fn shape(self, shape: &Shape) -> Shape {
         if self.keepdims { self.set.keepdims(shape) } else { self.set.remove(shape) }
     }

@@ -6,7 +6,7 @@ use crate::tensor::Tensor;
 use pellucid_ir::{DType, Error, Result, Shape};
 use std::panic::Location;
 
-/// Sets the operation and the line that an error names.
+/// Sets the operation of an error, and its location to the caller's source line.
 #[track_caller]
 pub(crate) fn named<T>(op: &'static str, mut result: Result<T>) -> Result<T> {
     if let Err(error) = &mut result {
@@ -46,7 +46,7 @@ pub(in crate::ops) fn values_dtype(op: &'static str, x: &Tensor, values: &Tensor
     }
 }
 
-/// Returns the shape to which all operands broadcast. Otherwise, the error has the text `help`.
+/// Returns the shape to which all operands broadcast. If they do not broadcast, the error has the text `help`.
 pub(in crate::ops) fn common_shape(op: &'static str, operands: &[&Tensor], help: &str) -> Result<Shape> {
     let shapes = operands.iter().map(|x| x.shape());
     Shape::broadcast_all(shapes.clone()).ok_or_else(|| Error::shapes(op, shapes, help))
@@ -77,7 +77,7 @@ pub(in crate::ops) fn is_readable(x: &Tensor) -> bool {
 
 /// Returns the shape, or an error if a length, the number of elements or the number of bytes overflows.
 pub(in crate::ops) fn representable(shape: Shape) -> Result<Shape> {
-    // These lengths are counts, never negative.
+    // The lengths come from unsigned counts, so a negative one is an overflow.
     if shape.has_negative_length() {
         return Err(Error::size_overflow());
     }
@@ -85,9 +85,10 @@ pub(in crate::ops) fn representable(shape: Shape) -> Result<Shape> {
     Ok(shape)
 }
 
-/// Returns an error if memory cannot hold `count` result tensors, before the first one is created.
+/// Returns an error if the handles of `count` result tensors do not fit into memory. Callers check this before they
+/// create the first result.
 pub(in crate::ops) fn affordable_parts(count: usize) -> Result<()> {
-    /// The number of bytes of a tensor and its handle, without its elements.
+    /// The assumed number of bytes of a tensor and its handle, without the elements.
     const HANDLE_BYTES: usize = 256;
     crate::array::host_vec::<[u8; HANDLE_BYTES]>(count).map(drop)
 }

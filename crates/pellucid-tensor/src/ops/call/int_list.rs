@@ -44,7 +44,7 @@ impl IntList {
         self.iter().map(count).collect()
     }
 
-    /// Returns distinct axes of a shape.
+    /// Resolves the integers as distinct axes of `shape`.
     pub(in crate::ops) fn axes(&self, op: &'static str, shape: &Shape) -> Result<SmallVec<[usize; 6]>> {
         distinct_axes(op, self, shape.rank(), shape)
     }
@@ -54,7 +54,8 @@ impl IntList {
         let IntList(dims) = self;
         let open = dims.iter().filter(|&&d| d == -1).count();
         if open > 1 || dims.iter().any(|&d| d < -1) {
-            let reason = format!("lengths must be ≥ 0, with at most one -1, got {dims:?}; specify the others");
+            let reason =
+                format!("lengths must be ≥ 0, except for at most one -1, got {dims:?}; specify the other lengths");
             return Err(Error::invalid(op, reason));
         }
         let others_size = dims.iter().filter(|&&d| d >= 0).fold(1usize, |n, &d| n.saturating_mul(d as usize));
@@ -65,7 +66,8 @@ impl IntList {
         let inferred = size.checked_div(others_size).unwrap_or(0);
         if open == 1 && inferred.saturating_mul(others_size) != size {
             let help = format!(
-                "{size} elements cannot fill {dims:?}, because {others_size} does not divide {size}; change a length"
+                "{size} elements cannot fill {dims:?}, because the product of the other lengths, {others_size}, does \
+                 not divide {size}; change a length"
             );
             return Err(Error::shapes(op, [from], help));
         }

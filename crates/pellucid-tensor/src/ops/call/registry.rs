@@ -32,8 +32,8 @@ pub struct OperationInfo {
     pub takes_sizes: bool,
 }
 
-/// The entries of all operations: associated constants with the names of the functions, or of the argument `entry`.
-/// [`registry!`] defines the lists of them, `PUBLIC` and `PARTS`.
+/// The entries of all operations: associated constants, each with the name of its function or the name that the
+/// attribute's argument `entry` specifies. [`registry!`] lists them in `PUBLIC` and `PARTS`.
 pub(crate) struct Entries;
 
 /// Exports operations from their modules and lists their entries. `ops` calls it once.
@@ -83,7 +83,7 @@ fn named_operations() -> impl Iterator<Item = &'static OperationInfo> {
     operations().chain(Entries::PARTS)
 }
 
-/// Returns the autocast policy of the operation with this name, which its errors and its graph node show. A name
+/// Returns the autocast policy of the operation with the name `op`, as its errors and its graph node show it. A name
 /// without a registered policy has [`AutocastPolicy::Promote`].
 ///
 /// ```

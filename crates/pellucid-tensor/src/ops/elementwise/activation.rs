@@ -3,8 +3,8 @@
 //! Functions with a constant branch declare a derivative that reads the output. The next operation usually saves this
 //! output as its input anyway; the symbolic derivative would keep the input alive as well.
 //!
-//! The product rule for x·s(x) computes g·x, which may overflow where s′ is 0. Therefore large x are a separate branch,
-//! or the derivative is declared as g·(s + x·s′).
+//! The product rule for x·s(x) computes g·x, which may overflow where s′ is 0. Therefore either large x have a separate
+//! branch, or the derivative is declared as g·(s + x·s′).
 
 use super::table::unary;
 use crate::ops::elementwise::arithmetic;
@@ -34,7 +34,7 @@ unary! {
     selu(x) = 1.0507009873554805 * x.gt(0.0).select(x, 1.6732632423543772 * x.min(0.0).exp_m1()),
         d x = g * 1.0507009873554805 * x.gt(0.0).select(1.0, 1.6732632423543772 * negative_part(x).exp());
     /// Computes the Gaussian error linear unit x·Φ(x) (Hendrycks & Gimpel 2016), accurate where Φ is small, like
-    /// [`ndtr`](crate::ops::ndtr()). At −∞ it is the limit −0.
+    /// [`ndtr`](crate::ops::ndtr()). At −∞ the result is −0, the limit.
     gelu(x) = {
         // Below −40, Φ is 0, even in `f64`.
         let u = x.lt(-40.0).select(-40.0, x);
@@ -61,11 +61,12 @@ unary! {
             let s = x.sigmoid();
             g * (s + x * (s * refined.select((-x).sigmoid(), 1.0 - s)))
         };
-    /// Computes x·tanh(softplus(x)) (Misra 2019), with the error of [`silu`] for large −x.
+    /// Computes x·tanh(softplus(x)) (Misra 2019). For large negative x, the relative error grows as in [`silu`].
     mish(x) = x * (x.max(0.0) + (-x.abs()).exp().ln_1p()).tanh(),
         d x = {
-            // t = tanh(ln(1 + n)) with n = eˣ, which has no kink at 0, is 1 − r. For large x, where t is near 1, its
-            // derivatives are computed from r; for x < 0, where r is near 1, the difference would cancel.
+            // Let n = eˣ. Then t = tanh(ln(1 + n)) is 1 − r, a form that has no kink at 0. For x > 0, t may be near 1,
+            // and its derivatives are computed from r. For x < 0, r may be near 1, and the difference 1 − r would
+            // cancel.
             let n = x.gt(40.0).select(40.0, x).exp();
             let m = n * (n + 2.0);
             let r = x.gt(40.0).select(0.0, 2.0 / (m + 2.0));
@@ -119,8 +120,8 @@ fn negative_part(x: Expr) -> Expr {
 
 /// Returns x − tanh x for |x| ≤ 1, without cancellation.
 ///
-/// Lambert's continued fraction tanh x = x/(1 + q) with q = x²/(3 + x²/(5 + ..)) gives x·q/(1 + q). It is evaluated as
-/// one quotient of polynomials in x², whose coefficients are positive.
+/// Lambert's continued fraction is tanh x = x/(1 + q) with q = x²/(3 + x²/(5 + ..)). So x − tanh x is x·q/(1 + q). It
+/// is evaluated as one quotient of polynomials in x², whose coefficients are positive.
 fn tanhshrink_near_zero(x: Expr) -> Expr {
     // q = t·n/d; the fraction ends with 2·9 + 1, which leaves an error below 2⁻⁵⁶ of the result.
     let (mut n, mut d) = (vec![1.0], vec![19.0]);

@@ -22,8 +22,8 @@ binary! {
     /// Computes a / b; the result of integers is `f32`.
     #[doc(alias("divide", "true_divide"))]
     div(a, b) = a / b;
-    /// Computes ⌊a / b⌋, like Python's `//`; an integer divided by 0 gives 0, an infinite a gives NaN. The gradient is
-    /// zero.
+    /// Computes ⌊a / b⌋, like Python's `//`; an integer divided by 0 is 0, and the result for an infinite a is NaN. The
+    /// gradient is zero.
     #[doc(alias = "floor_divide")]
     floor_div(a, b) = a.floor_div(b);
     /// Computes a − b·⌊a / b⌋, with the sign of b, like Python's `%`; an integer modulo 0 is 0.
@@ -33,8 +33,8 @@ binary! {
     fmod(a, b) = {
         let (p, q) = (a.abs(), b.abs());
         let m = p.rem(q);
-        // The absolute value of the smallest integer overflows and is negative. A remainder with such an operand
-        // differs from the truncated one by q.
+        // The absolute value of the smallest integer overflows and is negative. If p or q is negative for this reason,
+        // a nonzero m exceeds the truncated remainder by q.
         let overflow = (p.lt(0.0) | q.lt(0.0)).select(q, 0.0);
         let r = m.eq(0.0).select(m, m - overflow);
         let r = (a.lt(0.0) & p.ge(0.0)).select(-r, r);
@@ -50,15 +50,15 @@ binary! {
         // Adding 0 makes the root of −0 a positive zero.
         0.5 => a.eq(f64::NEG_INFINITY).select(f64::INFINITY, (a + 0.0).sqrt()),
     };
-    /// Returns the larger of a and b; NaN if either is NaN. Equal operands get half the gradient each.
+    /// Returns the larger of a and b; NaN if either is NaN. Equal operands share the gradient evenly.
     maximum(a, b) = a.max(b);
-    /// Returns the smaller of a and b; NaN if either is NaN. Equal operands get half the gradient each.
+    /// Returns the smaller of a and b; NaN if either is NaN. Equal operands share the gradient evenly.
     minimum(a, b) = a.min(b);
-    /// Returns the larger of a and b, ignoring a NaN if the other is a number. Equal operands get half the gradient
-    /// each.
+    /// Returns the larger of a and b, ignoring a NaN if the other is a number. Equal operands share the gradient
+    /// evenly.
     fmax(a, b) = a.is_nan().select(b, b.is_nan().select(a, a.max(b)));
-    /// Returns the smaller of a and b, ignoring a NaN if the other is a number. Equal operands get half the gradient
-    /// each.
+    /// Returns the smaller of a and b, ignoring a NaN if the other is a number. Equal operands share the gradient
+    /// evenly.
     fmin(a, b) = a.is_nan().select(b, b.is_nan().select(a, a.min(b)));
     /// Computes the angle of the point (b, a), in (−π, π]. All derivatives at the origin are 0.
     #[doc(alias = "arctan2")]
@@ -67,8 +67,8 @@ binary! {
     copysign(a, b) = a.copysign(b);
     /// Computes the Heaviside step function: 0 for a < 0, 1 for a > 0, and b for a = 0; NaN stays NaN.
     heaviside(a, b) = a.eq(0.0).select(b, a.is_nan().select(a, a.gt(0.0).to_number()));
-    /// Computes √(a² + b²) without overflow or underflow of the squares; ∞ if either is infinite, even with NaN (C99).
-    /// All derivatives at the origin are 0.
+    /// Computes √(a² + b²), even if a square overflows or underflows. The result is ∞ if one operand is infinite, even
+    /// if the other is NaN (as in C99). All derivatives at the origin are 0.
     hypot(a, b) = hypotenuse(a, b),
         d a = g * hypotenuse_slope(a, b), d b = g * hypotenuse_slope(b, a);
     /// Computes the bitwise AND of integers, or the logical AND of booleans.
@@ -77,7 +77,7 @@ binary! {
     bitwise_or(a, b) = a | b;
     /// Computes the bitwise XOR of integers, or the logical XOR of booleans.
     bitwise_xor(a, b) = a ^ b;
-    /// Computes a·2ᵇ of integers; 0 if the shift reaches the bit width.
+    /// Computes a·2ᵇ of integers; 0 if b is at least the bit width.
     #[doc(alias("left_shift", "bitwise_left_shift"))]
     shift_left(a, b) = a.shl(b);
     /// Computes ⌊a / 2ᵇ⌋ of integers.
@@ -124,7 +124,8 @@ unary! {
     bitwise_not(x) = !x;
 }
 
-/// Computes √(a² + b²). If a square could overflow or underflow in `f32`, the larger side is factored out.
+/// Computes √(a² + b²). If a square could overflow, or both squares could underflow in `f32`, the larger side is
+/// factored out.
 fn hypotenuse(a: Expr, b: Expr) -> Expr {
     let (p, q) = (a.abs(), b.abs());
     let (large, small) = (p.max(q), p.min(q));
@@ -132,13 +133,14 @@ fn hypotenuse(a: Expr, b: Expr) -> Expr {
     let scaled = large * ratio.mul_add(ratio, 1.0).sqrt();
     let scaled = large.eq(0.0).select(large, scaled);
     let plain = (a * a + b * b).sqrt();
-    // Between 2⁻⁵⁰ and 2⁵⁰ no square overflows, and a smaller side whose square underflows is negligible.
+    // If the larger side is between 2⁻⁵⁰ and 2⁵⁰, no square overflows, and a smaller side whose square underflows is
+    // negligible.
     let safe = large.ge(8.881_784_197_001_252e-16) & large.le(1125899906842624.0);
     (p.eq(f64::INFINITY) | q.eq(f64::INFINITY)).select(f64::INFINITY, safe.select(plain, scaled))
 }
 
-/// Returns a/√(a² + b²), and 0 at the origin, as a function of the ratio of the smaller to the larger side. Its
-/// derivative with respect to a, b²/√(a² + b²)³, then contains no difference that cancels.
+/// Returns a/√(a² + b²), and 0 at the origin, computed from the ratio of the smaller to the larger side. Its derivative
+/// with respect to a, b²/√(a² + b²)³, then contains no difference that cancels.
 fn hypotenuse_slope(a: Expr, b: Expr) -> Expr {
     let a_is_larger = a.abs().ge(b.abs());
     let (large, small) = (a_is_larger.select(a, b), a_is_larger.select(b, a));

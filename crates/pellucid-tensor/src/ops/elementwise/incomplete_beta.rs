@@ -1,10 +1,10 @@
 //! The incomplete beta function.
 //!
-//! It is computed on the side of x where the tail is small. Let w be the difference between the log odds of x and of t,
-//! and y = 1 − x. Then the lower tail is xᵃyᵇ/B(a, b) times the integral of e^(−a·w)·(1 − x + x·e^(−w))^(−a−b) over w >
-//! 0. The integrand is log-concave, so one quadrature rule reaches the accuracy of `f64` for all parameters. For small
-//! a, the integrand decays slowly; therefore a is first raised by the recurrence I(a, b) = I(a + 1, b) + xᵃyᵇ/(a·B(a,
-//! b)), whose terms are positive.
+//! The smaller of the two tails at x is computed. Let t be the variable of integration, w the difference between the
+//! log odds of x and of t, and y = 1 − x. Then the lower tail is xᵃyᵇ/B(a, b) times the integral of e^(−a·w)·(1 − x +
+//! x·e^(−w))^(−a−b) over w > 0. The integrand is log-concave, so one quadrature rule reaches the accuracy of `f64` for
+//! all parameters. For small a, the integrand decays slowly; therefore a is first raised by the recurrence I(a, b) =
+//! I(a + 1, b) + xᵃyᵇ/(a·B(a, b)), whose terms are positive.
 
 use super::arithmetic;
 use super::quadrature::{DEPTH, bound_of_end, end_of_integral, map_nodes};
@@ -23,8 +23,8 @@ use pellucid_ir::{DType, Result, formula};
 ///
 /// This is SciPy's `betainc`. a, b and x broadcast. The result is computed in `f64` with a relative error of about
 /// 1e-15·(1 + |ln I|), and rounded. For b < 1e-3, the error near x = 1 is relative to 1. The result is differentiable
-/// with respect to a, b and x. The derivative with respect to x is the density xᵃ⁻¹(1 − x)ᵇ⁻¹ / B(a, b); those with
-/// respect to a and b have a relative error of about 1e-12.
+/// with respect to a, b and x. The derivative with respect to x is the density xᵃ⁻¹(1 − x)ᵇ⁻¹ / B(a, b); the
+/// derivatives with respect to a and b have a relative error of about 1e-12.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`](pellucid_ir::Error::ShapeMismatch).
@@ -76,7 +76,7 @@ pub fn betainc_of_pair(a: &Tensor, b: &Tensor, x: &Tensor, y: &Tensor) -> Result
 
 /// Computes the distribution function of Student's t distribution with df degrees of freedom, in `f64`.
 ///
-/// It is ½·I_x(df/2, ½) for z < 0 and x = df/(df + z²).
+/// For z < 0 it is ½·I_x(df/2, ½) with x = df/(df + z²); for z > 0 it is the complement of this value.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`](pellucid_ir::Error::ShapeMismatch).
@@ -94,7 +94,7 @@ pub fn student_t_cdf(df: &Tensor, z: &Tensor) -> Result<Tensor> {
         d df = {
             let (is_inside, tail) = student_t_tail(df, z);
             let [by_own, by_other] = tail.slopes(node, weight);
-            // x = df/(df + z²) has the derivative x(1 − x)/df.
+            // The derivative of x = df/(df + z²) with respect to df is x(1 − x)/df.
             let own_weight = tail.log_weight().exp() * tail.a / df;
             let slope = 0.25 * tail.is_lower.select(by_own, -by_other) + 0.5 * own_weight;
             is_inside.select(g * z.lt(0.0).select(slope, -slope), 0.0)
@@ -120,7 +120,7 @@ fn log_gamma_half_step(h: Expr) -> Expr {
 
 /// Returns the mask of arguments inside the domain, and the tail of the distribution of df/(df + z²).
 fn student_t_tail(df: Expr, z: Expr) -> (Expr, BetaTail) {
-    // The tiny offset keeps the quotient of differentials at 0 finite.
+    // The tiny offset keeps the derivative at z = 0 finite.
     let ratio = z.lt(0.0).select(-z, z) / df.sqrt() + 1e-140;
     let is_small = ratio.lt(1.0);
     let (small, large) = (is_small.select(ratio, 1.0), is_small.select(1.0, ratio));
@@ -178,12 +178,14 @@ struct BetaIntegrals {
 const STEPS: u32 = 8;
 
 impl BetaTail {
-    /// Returns the mask of arguments inside the domain, and the tail. Arguments outside are replaced by valid ones.
+    /// Returns the mask of arguments inside the domain, and the tail. Arguments outside the domain are replaced by
+    /// valid arguments.
     fn for_arguments(a: Expr, b: Expr, x: Expr, y: Expr) -> (Expr, BetaTail) {
         let is_inside = is_positive(a) & is_positive(b) & x.gt(0.0) & y.gt(0.0);
         let (a, b) = (is_inside.select(a, 1.0), is_inside.select(b, 1.0));
         let (x, y) = (is_inside.select(x, 0.5), is_inside.select(y, 0.5));
-        // a − (a + b)·x from the smaller of x and y, without the rounding errors of the sum and of the product.
+        // a − (a + b)·x is computed from the smaller of x and y, without the rounding errors of the sum and of the
+        // product.
         let is_left = x.le(0.5);
         let (near, other, at) = (is_left.select(a, b), is_left.select(b, a), is_left.select(x, y));
         let n = near + other;
@@ -236,7 +238,8 @@ impl BetaTail {
             log_ratio_minus(u, 1.0 + u) + base * exp_m1_minus(v)
         };
         let bound = bound_of_end(decay, n * x * y);
-        // Where y is small, the slope tends to a, which gives a bound.
+        // Where y is small, the slope of the exponent soon reaches its limit `raised`. This limit yields a second
+        // bound.
         let bound = is_left.select(bound, bound.min((DEPTH - n * is_left.select(1.0, y).ln()) / raised));
         let end = end_of_integral(bound, |w| {
             let v = is_left.select(-w, w);

@@ -1,9 +1,9 @@
 //! The incomplete gamma functions and their derivatives with respect to the shape a.
 //!
-//! The derivative of P(a, x) is computed on the side of x where the tail is small. With t = x·e^(∓w) and the density p,
-//! the tail is x·p(x) times the integral of e^(∓a·w + x(1 − e^(∓w))) over w > 0. The derivative of the integrand with
-//! respect to a is the integrand times ∓w. For the lower tail, a is first raised by the recurrence P(a, x) = P(a + 1,
-//! x) + xᵃe⁻ˣ/Γ(a + 1), whose terms are positive.
+//! The derivative of P(a, x) is computed from the smaller of the two tails at x. With t = x·e^(∓w) (− for the lower
+//! tail) and the density p, the tail is x·p(x) times the integral of e^(∓a·w + x(1 − e^(∓w))) over w > 0. The
+//! derivative of the integrand with respect to a is the integrand times ∓w. For the lower tail, a is first raised by
+//! the recurrence P(a, x) = P(a + 1, x) + xᵃe⁻ˣ/Γ(a + 1), whose terms are positive.
 
 use super::quadrature::{bound_of_end, end_of_integral, map_nodes};
 use crate::autograd::is_recorded;
@@ -52,8 +52,8 @@ pub fn igammac(a: &Tensor, x: &Tensor) -> Result<Tensor> {
     with_shape_gradient("igammac", with_slope, a, x)
 }
 
-/// Applies a formula of a, x and the nodes of the quadrature. It computes in `f64`, so its values are bit-identical to
-/// those of the primitive.
+/// Applies a formula of a, x and the nodes of the quadrature. The formula is computed in `f64`, like the elementwise
+/// `igamma`, so the values of both are bit-identical.
 fn with_shape_gradient(op: &'static str, formula: &Formula, a: &Tensor, x: &Tensor) -> Result<Tensor> {
     copy::to_dtype(&map_nodes(op, formula, &[a, x])?, DType::promote(a.dtype(), x.dtype()))
 }

@@ -1,8 +1,9 @@
 //! Elementwise operations. Each is defined by a one-line formula.
 //!
 //! The formula generates the function, the method of `Tensor`, the kernels, and the derivatives of every order. A line
-//! declares a derivative only where the symbolic one is wrong at a limit. If a formula is not defined for integers,
-//! they are first converted to `f32`, and booleans to `i64`.
+//! declares a derivative where the symbolic derivative is wrong or inaccurate in a limit, or would keep more tensors
+//! alive. If a formula is not defined for integers, integer inputs are first converted to `f32`. If it is not defined
+//! for booleans, they are first converted to `i64`.
 
 pub(super) mod activation;
 pub(super) mod airy;
@@ -43,7 +44,8 @@ fn log_odds(x: Expr) -> Expr {
 }
 
 /// Computes the derivative of y = sin(t)/t from the cosine of t. For |t| < 4 it is the Taylor series −t/3·(1 −
-/// t²/(2·5)·(1 − t²/(4·7)·(1 − ..))). No derivative of the series cancels; 21 terms are exact up to order 12.
+/// t²/(2·5)·(1 − t²/(4·7)·(1 − ..))). The derivatives of the series are free of cancellation; 21 terms suffice for the
+/// derivatives up to order 12.
 fn slope_of_sin_over(t: Expr, cosine: Expr, y: Expr) -> Expr {
     let is_near = t.abs().lt(4.0);
     let (small, large) = (is_near.select(t, 0.0), is_near.select(4.0, t));

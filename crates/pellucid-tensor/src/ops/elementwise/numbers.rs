@@ -35,9 +35,9 @@ pub fn frexp(x: &Tensor) -> Result<(Tensor, Tensor)> {
 
 /// Returns the next representable number after a in the direction of b; b if they are equal, NaN if either is NaN.
 ///
-/// a and b broadcast. The distance to a is piecewise constant, so the gradient of a is g and the gradient of b is zero.
-/// The method uses no bit operations: adding a little more than half a unit in the last place rounds a to its neighbour
-/// (Rump, Zimmermann, Boldo & Melquiond 2009).
+/// a and b broadcast. The distance to a is piecewise constant, so the gradient of a is the incoming gradient, and the
+/// gradient of b is zero. The method uses no bit operations: adding a little more than half a unit in the last place
+/// rounds a to its neighbour (Rump, Zimmermann, Boldo & Melquiond 2009).
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] unless both are `f32` or both `f64`; [`Error::ShapeMismatch`].
@@ -58,8 +58,8 @@ pub fn nextafter(a: &Tensor, b: &Tensor) -> Result<Tensor> {
         static nextafter(a, b; u, spacing, max_finite, low, high) = {
             let (size, towards) = (a.abs(), b.gt(a).select(1.0, -1.0));
             let more = u + u * u * 2.0;
-            // Half a unit in the last place may underflow. Subnormals have the spacing `spacing`; other numbers are
-            // scaled by 1/u.
+            // u is half a unit in the last place of 1. For small numbers, the product u·size may underflow. Subnormals
+            // have the constant spacing `spacing`; other small numbers are scaled by 1/u.
             let neighbour_of_large = a + towards * (more * size);
             let scaled = u * (a / u + towards * (more * (size / u)));
             let neighbour_of_small = size.le(low).select(a + towards * spacing, scaled);
@@ -87,7 +87,7 @@ fn gcd_by_euclid(a: Expr, b: Expr, rounds: usize) -> Expr {
     (a + b).abs()
 }
 
-/// Computes the greatest common divisor of integers, which is not negative.
+/// Computes the greatest common divisor of integers, a nonnegative number.
 ///
 /// gcd(0, b) is |b|, which wraps for the smallest integer. a and b broadcast.
 ///

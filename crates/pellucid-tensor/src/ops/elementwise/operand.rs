@@ -9,7 +9,7 @@ use pellucid_ir::{DType, Result, Scalar, bf16, f16};
 /// An operand of a binary operation.
 #[derive(Debug)]
 pub enum TensorOrScalar<'a> {
-    /// A tensor that stays with the caller.
+    /// A tensor that the caller keeps. The result never reuses its storage.
     Borrowed(&'a Tensor),
     /// A tensor that the caller passes by value. If no other handle shares its storage, the result reuses it.
     Owned(Tensor),
@@ -97,7 +97,7 @@ impl BinaryForms {
     }
 }
 
-/// Applies the variant that fits the operands. The function is not generic: it is compiled once for all operand types.
+/// Applies the variant that fits the operands. The function is not generic, so that it is compiled only once.
 pub(super) fn apply_binary<'a>(
     a: TensorOrScalar<'a>,
     b: TensorOrScalar<'a>,

@@ -33,8 +33,8 @@ macro_rules! binary_operators {
             Tensor, &Tensor;
             Tensor, Tensor;
         }
-        // One type for each kind of literal: with two, the type of the literal in `(&x * 2.0).sin()` would be
-        // ambiguous.
+        // Only one type is implemented for each kind of literal. With two float types, the compiler could not infer
+        // the type of the literal in `(&x * 2.0).sin()`.
         binary_operators!(@scalar $trait $method $op, f64 i64 bool);
     )*};
     (@scalar $trait:ident $method:ident $op:path, $($number:ty)*) => {$(
@@ -58,7 +58,8 @@ binary_operators! {
     BitXor bitxor arithmetic::bitwise_xor;
 }
 
-/// Returns the result of an assigning operator, or an error if it does not have the shape and dtype of the old tensor.
+/// Returns the result of a compound assignment such as `+=`, or an error if it does not have the shape and dtype of the
+/// old tensor.
 #[inline]
 fn check_replacement(operator: &'static str, old: &Tensor, result: Tensor) -> Result<Tensor> {
     match result.dtype() == old.dtype() && result.shape() == old.shape() {
@@ -72,13 +73,13 @@ fn changed_by(operator: &'static str, old: &Tensor, result: &Tensor) -> Error {
     let binary = operator.trim_end_matches('=');
     if result.shape() != old.shape() {
         let help = format!(
-            "the result has shape {}, and `x {operator} y` keeps the shape of x; write x = &x {binary} y",
+            "the result has shape {}, but `x {operator} y` cannot change the shape of x; write x = &x {binary} y",
             result.shape(),
         );
         return Error::shapes(operator, [old.shape(), result.shape()], help);
     }
     let help = format!(
-        "the result has dtype {}, and `x {operator} y` keeps the dtype of x; use to_dtype(), or write x = &x {binary} y",
+        "the result has dtype {}, but `x {operator} y` cannot change the dtype of x; use to_dtype(), or write x = &x {binary} y",
         result.dtype(),
     );
     Error::dtypes(operator, [old.dtype(), result.dtype()], help)
@@ -94,8 +95,8 @@ macro_rules! assigning_operators {
             /// storage of the old tensor.
             ///
             /// # Panics
-            /// Panics if the binary operator does, and if the shape or dtype of the result differs from the tensor's.
-            /// The handle is then unchanged.
+            /// Panics if the binary operator panics, or if the shape or dtype of the result differs from the shape or
+            /// dtype of x. The handle is then unchanged.
             #[inline]
             #[track_caller]
             fn $method(&mut self, other: T) {

@@ -10,11 +10,11 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Result, Scalar, formula};
 
-/// Rounds to `decimals` decimals, ties to even: NumPy's `around`, PyTorch's `round` with `decimals`. A negative number
-/// rounds to tens, hundreds, .. The gradient is zero.
+/// Rounds to `decimals` decimals, ties to even: NumPy's `around`, PyTorch's `round` with `decimals`. A negative
+/// `decimals` rounds to tens, hundreds, .. The gradient is zero.
 ///
-/// The result is an integer divided or multiplied by a power of 10. Numbers without such decimals and infinities do not
-/// change. Integers are rounded exactly.
+/// The result is an integer divided or multiplied by a power of 10. Infinities, and numbers too large to have such
+/// decimals, do not change. Integers are rounded exactly.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -31,7 +31,7 @@ pub fn around(x: &Tensor, decimals: i32) -> Result<Tensor> {
     if !x.dtype().is_float() {
         return around_integers(x, decimals);
     }
-    // The dtype of the computation, the magnitude from which all numbers are integers, and the largest power of 10.
+    // The magnitude from which all numbers are integers, and the exponent of the largest power of 10.
     let (integers_from, max_decimals) =
         if x.dtype() == DType::F64 { (2f64.powi(52), 308) } else { (2f64.powi(23), 38) };
     let scale = Scalar::Float(10f64.powi(decimals.saturating_abs().min(max_decimals)));
@@ -101,8 +101,8 @@ pub fn divmod<'a>(a: &Tensor, b: impl Into<TensorOrScalar<'a>>) -> Result<(Tenso
 }
 
 /// Returns the fractional and the integral part, both with the sign of x. The fractional part of ±∞ is ±0. Both parts
-/// of NaN are NaN. The gradient of the fractional part is g, and the gradient of the integral part is zero. The results
-/// of integers are `f32`.
+/// of NaN are NaN. The derivative of the fractional part is 1, and the derivative of the integral part is 0. For
+/// integers, both results are `f32`.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).

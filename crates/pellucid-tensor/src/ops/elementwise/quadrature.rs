@@ -35,7 +35,7 @@ pub(super) fn map_nodes(op: &'static str, formula: &Formula, inputs: &[&Tensor])
     view::squeeze(&apply_rows(formula, &columns, &[], std::iter::once(rank - 1).collect())?, -1)
 }
 
-/// Returns the end w, where `f` reaches [`DEPTH`], to within about 10 %. `bound` is an upper bound of w.
+/// Returns the end: the w at which `f` reaches [`DEPTH`], with an error of about 10 %. `bound` is an upper bound of w.
 ///
 /// `f` returns the value and the slope of a convex function whose logarithm is concave. Newton's method for the
 /// logarithm then approaches the end from below, and one step for the function itself is at or above the end. The
@@ -60,7 +60,7 @@ pub(super) fn bound_of_end(slope: Expr, curvature: Expr) -> Expr {
 
 const NODE_COUNT: usize = 48;
 
-/// The nodes and the weights.
+/// The nodes and the weights of the quadrature on [0, 1].
 static NODES: LazyLock<[Vec<f64>; 2]> = LazyLock::new(|| {
     let (nodes, weights) = (0..NODE_COUNT).map(gauss_legendre).unzip();
     [nodes, weights]

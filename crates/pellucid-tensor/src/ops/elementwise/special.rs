@@ -32,8 +32,8 @@ unary! {
         x.lt(-1.0).select(tail, (-(-x).ndtr()).ln_1p())
     },
         d x = {
-            // φ/Φ: in the tail by Laplace's continued fraction, which is free of cancellation in every derivative. The
-            // tail begins at −4, and at −2.5 if derivatives are computed.
+            // In the tail, φ/Φ is computed by Laplace's continued fraction, whose derivatives of every order are free
+            // of cancellation. The tail begins at −4, or at −2.5 if derivatives are computed.
             let slope = |from: f64, levels: u32| {
                 let t = x.lt(from).select(-x, -from);
                 // The omitted part f satisfies f ≈ t + (levels + 1)/f.
@@ -48,16 +48,16 @@ unary! {
     i0(x) = x.bessel(Binary::BesselI, 0.0);
     /// Computes e^(−|x|)·I₀(x), exponentially scaled `i0`.
     ///
-    /// For |x| < 30, derivatives of orders 3 and 4 cancel: their relative errors grow with |x| to 3e-3 and 5e-2 in
-    /// `f32` (measured), and to 2e-11 and 2e-10 in `f64`.
+    /// Derivatives of orders 3 and 4 lose digits to cancellation: up to |x| = 30, their relative errors grow to 3e-3
+    /// and 5e-2 in `f32` (measured), and to 2e-11 and 2e-10 in `f64`.
     i0e(x) = x.bessel(Binary::BesselIe, 0.0), d x = g * scaled_bessel_slope(Binary::BesselIe, 0.0, x, y);
     /// Computes I₁(x), the modified Bessel function of the first kind of order 1.
     #[doc(alias = "bessel_i1")]
     i1(x) = x.bessel(Binary::BesselI, 1.0);
     /// Computes e^(−|x|)·I₁(x), exponentially scaled `i1`.
     ///
-    /// For |x| < 30, derivatives of orders 3 and 4 cancel: their relative errors grow with |x| to 3e-3 and 5e-2 in
-    /// `f32` (measured), and to 2e-11 and 2e-10 in `f64`.
+    /// Derivatives of orders 3 and 4 lose digits to cancellation: up to |x| = 30, their relative errors grow to 3e-3
+    /// and 5e-2 in `f32` (measured), and to 2e-11 and 2e-10 in `f64`.
     i1e(x) = x.bessel(Binary::BesselIe, 1.0), d x = g * scaled_bessel_slope(Binary::BesselIe, 1.0, x, y);
     /// Computes K₀(x), the modified Bessel function of the second kind of order 0; ∞ at 0, NaN for x < 0.
     #[doc(alias = "bessel_k0")]
@@ -123,14 +123,14 @@ fn scaled_bessel_slope(function: Binary, order: f64, x: Expr, y: Expr) -> Expr {
             let slope = if order == 0.0 { x.signum() * slope } else { slope };
             is_far.select(slope, 0.5 * (below + above) - x.signum() * y)
         }
-        // At 0, the Bessel function of higher order diverges faster.
+        // At 0, the Bessel function of the higher order diverges faster, so y is omitted.
         false => is_far.select(slope, x.eq(0.0).select(0.0, y) - 0.5 * (below + above)),
     }
 }
 
 binary! {
-    /// Computes log₂(2ᵃ + 2ᵇ) without overflow of the powers. Equal infinities get half the gradient each.
-    /// If the result is near 0, its error is relative to the larger operand, as in PyTorch.
+    /// Computes log₂(2ᵃ + 2ᵇ) without overflow of the powers. For equal infinities, each operand receives half the
+    /// gradient. If the result is near 0, its error is relative to the larger operand, as in PyTorch.
     logaddexp2(a, b) = a.max(b) + (-a.eq(b).select(0.0, a - b).abs()).exp2().ln_1p() * LN_2.recip(), autocast = Single,
         d a = g * (super::difference(a, b) * LN_2).sigmoid(), d b = g * (super::difference(b, a) * LN_2).sigmoid();
 }

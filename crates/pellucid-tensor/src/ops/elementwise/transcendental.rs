@@ -16,7 +16,7 @@ unary! {
         let root = y + (x / (y * y) - y) * (1.0 / 3.0);
         (x.eq(0.0) | !x.is_finite()).select(x, root)
     },
-        // A power has a derivative of ±∞ at 0; the derivative of 1/(y·y) is 0/0.
+        // At 0, the derivative of the power is infinite, as it must be; the derivative of 1/(y·y) would be 0/0.
         d x = g / 3.0 * y.pow(-2.0);
     /// Computes the natural logarithm.
     ln(x) = x.ln(), autocast = Single;
@@ -92,8 +92,8 @@ unary! {
 }
 
 binary! {
-    /// Computes ln(eᵃ + eᵇ) without overflow of the powers. Equal infinities get half the gradient each.
-    /// If the result is near 0, its error is relative to the larger operand, as in PyTorch.
+    /// Computes ln(eᵃ + eᵇ) without overflow of the powers. For equal infinities, each operand receives half the
+    /// gradient. If the result is near 0, its error is relative to the larger operand, as in PyTorch.
     logaddexp(a, b) = a.max(b) + (-a.eq(b).select(0.0, a - b).abs()).exp().ln_1p(), autocast = Single,
         d a = g * super::difference(a, b).sigmoid(), d b = g * super::difference(b, a).sigmoid();
     /// Computes a·ln b; 0 where a is 0, unless b is NaN. The gradient at (0, 0) is 0.

@@ -138,12 +138,13 @@ impl<'a> FormulaCall<'a> {
         let reads = &gradient.reads;
         let summed = *broadcast && !gradient.formula.is_row();
         let sum = summed.then(|| broadcast::broadcast_axes(&saved.meta(inputs[0] as usize).shape, self.shape));
-        // If there are too many inputs for one request, even inputs of full shape have separate parts. Their gradients
-        // need no sum.
+        // If a formula has too many inputs to compute all gradients together, even inputs of full shape have separate
+        // parts. Their gradients need no sum.
         let sum = sum.filter(|axes| *axes != AxisSet::default());
         // The gradient of a broadcast input of half precision is summed after this kernel, and rounded after the sum.
         let compute_dtype = if *broadcast && !summed { single_for(reads, saved, grads)? } else { None };
-        // The gradient has one value per element, even if all tensors that the formula reads have one value per row.
+        // The result must have one value per element, even if every tensor that the formula reads has only one value
+        // per row.
         let call = FormulaCall { formula: &gradient.formula, sum, compute_dtype, ..*self };
         let is_recorded = is_grad_enabled();
         if !is_recorded && self.sum.is_none() {
@@ -167,7 +168,7 @@ impl<'a> FormulaCall<'a> {
     }
 
     /// Runs this call of a part's gradient formula without recording, on arrays. The result reuses the memory of an
-    /// incoming gradient without other owners. The part without broadcasting reads the gradients last.
+    /// incoming gradient without other owners. Only the part for inputs of full shape may do so, because it runs last.
     #[inline]
     fn apply_to_arrays(
         mut self,

@@ -1,17 +1,19 @@
 //! Recorded gradients of formulas: sums of products of cotangents with partial derivatives.
 //!
-//! The gradient of y(x), elementwise, for an incoming gradient g is Σⱼ gⱼ·∂yⱼ/∂xᵢ. A recorded gradient keeps this form:
-//! it is a node whose inputs are its cotangents and the *variables*, the tensors to which the formula was applied. The
-//! gradient of this node has the same form. Differentiation with respect to a cotangent keeps the partial derivative.
-//! Differentiation with respect to a variable raises its order by one, and adds the incoming gradient m as a factor:
+//! For an incoming gradient g, the gradient of an elementwise function y(x) is Σⱼ gⱼ·∂yⱼ/∂xᵢ. A recorded gradient keeps
+//! this form: it is a node whose inputs are its cotangents and the *variables*, the tensors to which the formula was
+//! applied. The gradient of this node has the same form. Differentiation with respect to a cotangent keeps the partial
+//! derivative. Differentiation with respect to a variable raises the order of the partial derivative by one, and adds
+//! the incoming gradient m as a factor:
 //!
 //! ```text
 //! z = c·∂ᵅy     ∂z/∂c: m·∂ᵅy     ∂z/∂xᵢ: m·c·∂ᵅ⁺ⁱy
 //! ```
 //!
-//! The factors of the next order are multiplied first, so a term has at most two factors, and the number of inputs of a
-//! formula does not grow with the order. Derivatives are functions of the *point*: the inputs and outputs that forward
-//! saved. [`Partials`] differentiates an output with respect to the variables, without visiting the output's node.
+//! Before the next differentiation, the factors of each term are multiplied, so a term has at most two factors, and the
+//! number of inputs of a formula does not grow with the order. Derivatives are functions of the *point*: the inputs and
+//! outputs that the forward pass saved. [`Partials`] differentiates an output with respect to the variables, without
+//! visiting the output's node.
 
 use super::{FormulaCall, map};
 use crate::array::Array;
@@ -31,8 +33,9 @@ use std::sync::Arc;
 /// The maximum number of cotangents of one node. There are (n + k − 1 choose k) derivatives of order k in n variables.
 const MAX_COTANGENTS: usize = 32;
 
-/// The node of a recorded contraction. Cotangents broadcast to the shape of the formula. Its edges are the edges of the
-/// cotangents, then of the variables. It saves the cotangents, and the values of `partials.reads()` as constants.
+/// The node of a recorded contraction. Cotangents broadcast to the shape of the formula. The edges of the node are the
+/// edges of the cotangents, followed by the edges of the variables. The node saves the cotangents, and the values of
+/// `partials.reads()` as constants.
 struct ContractionDerivative {
     partials: Arc<Partials>,
     params: Params,
@@ -76,8 +79,8 @@ pub(super) fn reduce_gradient_to(gradient: Tensor, target: &Meta) -> Result<Tens
 
 impl EvaluationPoint<'_> {
     /// Computes the gradients of all targets; `factor(f)` is cotangent f. One kernel computes the gradients of full
-    /// shape, as the outputs of one node; the others are summed to their shapes. An [`Error::InvalidArgument`] means
-    /// that a formula would have too many inputs or registers.
+    /// shape, as the outputs of one node; the gradients of broadcast inputs are summed to the shapes of the inputs. An
+    /// [`Error::InvalidArgument`] means that a formula would have too many inputs or registers.
     fn contract(
         &self,
         targets: Vec<GradientTarget>,
@@ -161,7 +164,7 @@ impl EvaluationPoint<'_> {
             return untracked(outputs);
         }
         let depends = |v: usize| {
-            // If the derivative does not exist, the error occurs when it is needed.
+            // If a derivative does not exist, the error is deferred until a backward pass needs the derivative.
             terms.iter().any(|t| !matches!(self.partials.constant(&t.partial.with_variable(v)), Ok(Some(0.0))))
         };
         let mut edges: SmallVec<[Edge; 2]> = cotangents.iter().map(|c| c.edge()).collect();
@@ -249,7 +252,7 @@ impl ContractionDerivative {
             cached_products.push((factors.clone(), product.clone()));
             Ok(product)
         };
-        // A coefficient is a sum of products. Targets share equal coefficients.
+        // A coefficient is a sum of products of factors. It is computed once for all targets that contain it.
         let mut coefficients: Vec<(Vec<SmallVec<[u16; 3]>>, Tensor)> = Vec::new();
         let mut single = Vec::new();
         for target in &targets {
@@ -320,13 +323,13 @@ impl Derivative for ContractionDerivative {
     }
 
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, needs: NeedsInputGrad) -> Result<InputGradients> {
-        // The gradient of a sum is not broadcast to the shape of the summands. Otherwise the next gradient would have
-        // that shape.
+        // The gradient of a sum keeps the shape of the sum. If it were broadcast to the shape of the summands, the next
+        // gradient would have that shape too.
         let incoming: SmallVec<[Option<Tensor>; 2]> = (0..grads.len()).map(|o| grads.try_get(o).cloned()).collect();
         let has_gradient: SmallVec<[bool; 2]> = incoming.iter().map(Option::is_some).collect();
         let factor = |f: u16| match (f as usize).checked_sub(self.cotangents) {
             None => saved.input(f as usize),
-            Some(o) => Ok(incoming[o].clone().expect("every factor must be a gradient that this pass has computed")),
+            Some(o) => Ok(incoming[o].clone().expect("every factor must be a cotangent or an incoming gradient")),
         };
         let point = self.point(saved)?;
         let mut gradients: InputGradients = SmallVec::from_elem(None, saved.inputs());

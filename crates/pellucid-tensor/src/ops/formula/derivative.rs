@@ -17,7 +17,7 @@ pub(super) struct FormulaDerivative {
     /// The dtype in which the formula is computed, unless it is the promoted dtype of the inputs.
     pub(super) compute_dtype: Option<DType>,
     /// The inputs for which backward may compute gradients. The inputs of full shape are `together`: one formula
-    /// computes their gradients, and a tensor that is used twice gets one gradient. Each broadcast input is `separate`:
+    /// computes their gradients, and a tensor that is used twice has one gradient. Each broadcast input is `separate`:
     /// a separate formula computes its gradient, which is then summed.
     pub(super) tracked: Variables,
 }

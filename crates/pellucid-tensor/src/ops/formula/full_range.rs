@@ -2,9 +2,9 @@
 //!
 //! The sum of squares of a row may overflow or underflow although its root is representable. A plain kernel computes
 //! the sum s, and the formulas of this file finish it. If s is neither infinite nor small, the plain definition
-//! computes the result, and the row is not read again. Any other row is scaled so that no square overflows or
-//! underflows, and summed again. The scale is a power of two, which is exact. In norms with p ≠ 2, the row is divided
-//! by its largest magnitude instead, or by its smallest if p < 0.
+//! computes the result, and the row is not read again. Any other row is scaled so that no square overflows and only
+//! negligible squares underflow, and summed again. The scale is a power of two, which is exact. In norms with p ≠ 2,
+//! the row is divided by its largest magnitude instead, or by its smallest if p < 0.
 //!
 //! A norm y = (Σ |x|ᵖ)^(1/p) has the derivatives of the root of t = Σ |x|·|x/c|ᵖ⁻¹ with a constant c, since t is a
 //! multiple of Σ |x|ᵖ. For c = y they read neither s nor a scale:
@@ -19,7 +19,7 @@
 //!
 //! Distances of all pairs of rows, (Σ |a − b|ᵖ)^(1/p), are finished likewise, without an array of the differences. The
 //! differences are multiplied by r = 1/c. A sum of 0 is kept if no element is so small that a power of a difference
-//! could underflow: the rows are equal.
+//! could underflow, because the rows are then equal.
 
 use crate::autograd::{is_recorded, on_one_device};
 use crate::ops::formula::{apply_rows_in, map, map_all, map_sum, power, record_result};
@@ -35,12 +35,12 @@ use smallvec::SmallVec;
 struct FloatLimits {
     /// Half a unit in the last place of 1.
     epsilon: f64,
-    /// The smallest sum that no underflow of its terms affects.
+    /// The smallest sum that is accurate to the last place even if some of its terms underflow.
     min_exact_sum: f64,
     /// The largest exponent of a scale.
     max_scale_exponent: f64,
-    /// A sum s is moderate if neither s nor 1/s is above this bound; its derivatives of several orders are then in
-    /// range.
+    /// A sum s is moderate if neither s nor 1/s is above this bound; the derivatives of its root are then in range for
+    /// several orders.
     max_moderate_sum: f64,
 }
 
@@ -124,9 +124,9 @@ fn scaled_squares(x: Expr, max_exponent: Expr) -> (Expr, Expr) {
 /// Computes results from the sums s of rows over `axes`, without history: by `plain`, or by `formula` from `rows`, s
 /// and `params`.
 ///
-/// If all sums are in range, both give the same results. `plain` is faster, but on the CPU it requires that the sums
-/// can be read. A GPU always uses `plain`, because a shader of `formula` also reads the rows of a skipped phase. The
-/// second result is true if all sums are moderate, or on a GPU.
+/// If all sums are in range, both compute the same results. `plain` is faster, but on the CPU it requires that the sums
+/// can be read. A GPU always uses `plain`, because a shader of `formula` reads the rows even if it skips the phase that
+/// sums them again. The second result is true if all sums are moderate, or on a GPU.
 fn finish_sums(
     rows: &[&Tensor],
     s: &Tensor,
@@ -144,7 +144,7 @@ fn finish_sums(
 }
 
 /// Records y, the square roots of the row sums s. Its derivatives come from `plain` if `is_moderate` is set (see the
-/// module documentation), otherwise from `relative`. Both formulas read `inputs`; `relative` also reads c.
+/// module documentation), otherwise from `relative`. Both formulas read `inputs`; `relative` also reads the constant c.
 ///
 /// `params` and `reduced` are the arguments of [`record_result`].
 fn record_square_root(
@@ -177,7 +177,8 @@ fn record_square_root(
     record_result(power::root(), &[&sum], &[0.5.into()], [None; 2], &y)
 }
 
-/// Computes (Σ |x|ᵖ)^(1/p) over axes, which keep length 1; p is neither 0 nor infinite. Half precision gives `f32`.
+/// Computes (Σ |x|ᵖ)^(1/p) over axes, which keep length 1; p is neither 0 nor infinite. The result of half precision is
+/// `f32`.
 pub(in crate::ops) fn norm(x: &Tensor, p: f64, axes: AxisSet) -> Result<Tensor> {
     let (rows, compute_dtype, reduced) = (&x.detach(), widened_dtype(&[x]), [Some(axes), None]);
     if p == 2.0 {
@@ -208,7 +209,7 @@ pub(in crate::ops) fn signed_norm(x: &Tensor, p: f64, axes: AxisSet) -> Result<T
     record_result(power::root(), &[&sum], inverse, [None; 2], &y)
 }
 
-/// Computes Σ (x − mean)² / n over axes, which keep length 1. Half precision gives `f32`.
+/// Computes Σ (x − mean)² / n over axes, which keep length 1. The result of half precision is `f32`.
 pub(in crate::ops) fn variance(x: &Tensor, n: f64, axes: AxisSet) -> Result<Tensor> {
     let (rows, params) = (&x.detach(), [n.into()]);
     let plain = &plain_variance(rows, n, axes)?;
@@ -216,7 +217,7 @@ pub(in crate::ops) fn variance(x: &Tensor, n: f64, axes: AxisSet) -> Result<Tens
     record_result(variance_of_rows(), &[x], &params, [None, Some(axes)], &y)
 }
 
-/// Computes √(Σ (x − mean)² / n) over axes, which keep length 1. Half precision gives `f32`.
+/// Computes √(Σ (x − mean)² / n) over axes, which keep length 1. The result of half precision is `f32`.
 pub(in crate::ops) fn deviation(x: &Tensor, n: f64, axes: AxisSet) -> Result<Tensor> {
     let (rows, params) = (&x.detach(), [n.into()]);
     let plain = &plain_variance(rows, n, axes)?;
@@ -290,7 +291,7 @@ pub(in crate::ops) fn distance(a: &Tensor, b: &Tensor, p: f64, axes: AxisSet) ->
     let rows = [&a.detach(), &b.detach()];
     let sums = &map_sum(power, &rows, order, axes, None)?;
     let root = |s: &Tensor| if p == 2.0 { square_root(s) } else { map(power::root(), &[s], &inverse) };
-    // For p < 2, derivatives contain powers of the differences with negative exponents.
+    // For p < 2, derivatives contain powers with negative exponents of the differences.
     let limits = FloatLimits::new(sums.dtype());
     let limits = FloatLimits { max_moderate_sum: limits.max_moderate_sum.powf((0.5 * p).min(1.0)), ..limits };
     let record = |formula: &Formula, inputs: &[&Tensor], sums: &Tensor, y: &Tensor| {
@@ -300,7 +301,8 @@ pub(in crate::ops) fn distance(a: &Tensor, b: &Tensor, p: f64, axes: AxisSet) ->
     if !sums.device().is_cpu() || limits.are_moderate(sums)? {
         return record(power, &[a, b], sums, &root(sums)?);
     }
-    // A difference is a multiple of half a unit in the last place of the smaller operand.
+    // A nonzero difference is at least `epsilon` times the smaller operand. So if all elements are 0 or at least
+    // `min_difference`, no power of a nonzero difference underflows.
     let min_difference = limits.min_exact_sum.powf(1.0 / p) / limits.epsilon;
     let zeros_are_in_range = || -> Result<bool> {
         Ok(are_within(rows[0], [min_difference, f64::MAX], true)?

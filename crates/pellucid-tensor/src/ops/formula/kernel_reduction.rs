@@ -29,7 +29,7 @@ struct KernelReduction {
     axes: AxisSet,
 }
 
-/// Reduces x by a kernel that is neither a sum nor a product.
+/// Reduces x over axes by the kernel of `op`.
 pub(in crate::ops) fn by_kernel(name: &'static str, op: ReduceOp, x: &Tensor, axes: Axes) -> Result<Tensor> {
     let axes = axes.resolve(name, x.shape())?;
     let reduced = apply_one(KernelReduction { name, op, axes: axes.set }, &[x])?;

@@ -1,7 +1,7 @@
 //! Application of formulas: elementwise, summed over axes, or with row reductions.
 //!
-//! One operation implements all three. The gradients of a formula are formulas, so this operation also computes the
-//! gradients of every order.
+//! One operation implements all three applications. The gradients of a formula are formulas, so the same operation
+//! computes the gradients of every order.
 
 mod backward;
 pub(super) mod broadcast;
@@ -99,7 +99,7 @@ pub(crate) fn map(formula: &Formula, inputs: &[&Tensor], params: &[Scalar]) -> R
     map_reusing(formula, inputs, params, None)
 }
 
-/// Like [`map`]; writes into input `reuse` if its storage has no other owner.
+/// Like [`map`]; overwrites input `reuse` if no other tensor shares the storage of this input.
 pub(crate) fn map_reusing(
     formula: &Formula,
     inputs: &[&Tensor],
@@ -322,7 +322,7 @@ impl<'a> FormulaCall<'a> {
         Ok(untracked_results(inputs, self.run_kernel(&arrays, reuse)?))
     }
 
-    /// Saves the values for backward, computes the results with `outputs`, and records their node.
+    /// Saves the values for the backward pass, computes the results by calling `outputs`, and records their node.
     #[inline]
     fn recorded(
         &self,
@@ -394,7 +394,7 @@ impl<'a> FormulaCall<'a> {
         for_each_part(tracked, self.formula, |part| {
             for read in &part.gradient.reads {
                 match *read {
-                    // A sum does not store its summands: backward recomputes them from all inputs.
+                    // The summands of a sum are not stored: the backward pass recomputes them from all inputs.
                     GradientInput::Output(_) if self.sum.is_some() => (0..inputs.len()).for_each(|i| saves.input(i)),
                     GradientInput::Input(i) => saves.input(i),
                     GradientInput::Output(j) => saves.output(j),
@@ -455,7 +455,7 @@ impl<'a> FormulaCall<'a> {
 
     /// Returns an error for an integer parameter that an integer output cannot store or the program cannot read.
     ///
-    /// Comparisons of narrow integers accept every `i32`, since they compute in `i32`.
+    /// In comparisons of narrow integers, every `i32` is allowed, because the comparison is computed in `i32`.
     fn check_params(&self, program: &Program) -> Result<()> {
         for (k, param) in self.params.iter().enumerate() {
             let Scalar::Int(value) = *param else { continue };

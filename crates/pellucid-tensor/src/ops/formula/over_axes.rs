@@ -40,7 +40,7 @@ macro_rules! over_axes {
 /// Defines operations over axes by row formulas. A formula with one value per row reduces the axes. The result of any
 /// other formula has the shape of x.
 ///
-/// An entry declares a derivative that reads the result, which costs less than the symbolic one.
+/// An entry declares a derivative that reads the result, because it is cheaper than the symbolic derivative.
 macro_rules! row_formula {
     (errors = $errors:literal; $(
         $(#[$doc:meta])*
@@ -67,7 +67,7 @@ pub(in crate::ops) fn as_float(x: &Tensor) -> Result<Tensor> {
 }
 
 /// Applies a row formula to rows over `axes`. Half precision is rounded once, after the kernel. The gradients of these
-/// formulas cancel or amplify rounding, so they read the unrounded result.
+/// formulas contain cancellation or amplify rounding errors, so they read the unrounded result.
 pub(in crate::ops) fn apply_row_formula(formula: &Formula, x: &Tensor, axes: Axes) -> Result<Tensor> {
     let axes = axes.resolve(formula.name(), x.shape())?;
     let y = apply_rows_in(formula, &[&as_float(x)?], &[], axes.set, widened_dtype(&[x]))?;

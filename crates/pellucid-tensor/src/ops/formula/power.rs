@@ -1,8 +1,8 @@
 //! The formulas of p-norms: the terms |x|ᵖ of the sum, and its root.
 //!
-//! The derivatives of every order follow the Taylor series at 0 where it exists. Otherwise they are 0 at 0: for odd p
-//! in order p, where the one-sided derivatives have opposite signs, and for fractional p in orders above p. So an
-//! element of 0 contributes nothing to the gradient, as in PyTorch.
+//! The derivatives of every order follow the Taylor series at 0 where it exists. Where it does not exist, the
+//! derivatives at 0 are 0: for odd p in order p, in which the one-sided derivatives have opposite signs, and for
+//! fractional p in orders above p. So an element of 0 contributes nothing to the gradient, as in PyTorch.
 
 use pellucid_ir::formula;
 use pellucid_ir::formula::{Expr, Formula};
@@ -35,8 +35,8 @@ fn ratio(x: Expr, c: Expr) -> Expr {
     x / c.eq(0.0).select(f64::INFINITY, c)
 }
 
-/// Returns the formula of x·(x/c)ᵖ⁻¹, with x and a constant c as inputs and p as parameter, and the derivatives of
-/// [`signed_power`] relative to c. All derivatives for c = 0 are 0.
+/// Returns the formula of x·(x/c)ᵖ⁻¹, with x and a constant c as inputs and p as parameter, and with the derivatives of
+/// c·s(x/c), where s is the formula [`signed_power`]. All derivatives for c = 0 are 0.
 pub(in crate::ops) fn relative_signed_power(p: f64) -> &'static Formula {
     if is_integer(p) {
         return formula! {
@@ -136,8 +136,8 @@ fn integer_power() -> &'static Formula {
 }
 
 /// Returns the formula of sᵖ for the exponent p = 1/q of a norm of order q. Its derivatives at 0 and at infinity are 0;
-/// at 0, this is the norm's subgradient of least length. As functions of s and the result, the derivatives also hold
-/// for any constant times sᵖ.
+/// at 0, this is the norm's subgradient of least length. The derivatives are expressed by s and the result, so they
+/// also hold for any constant multiple of sᵖ.
 pub(in crate::ops) fn root() -> &'static Formula {
     formula! {
         static root(s; p) = s.pow(p);

@@ -114,7 +114,7 @@ fn evaluate(
     Ok(outputs.pop().expect("a part of a row formula must have one output"))
 }
 
-/// Returns the positions within the row, in row-major order of its axes.
+/// Returns the position of every element within its row, in row-major order of the axes of the row.
 fn row_positions(call: &FormulaCall) -> Result<Tensor> {
     let lengths = (0..call.shape.rank()).map(|a| if call.rows.contains(a) { call.shape[a] } else { 1 });
     let count = call.rows.count(call.shape);

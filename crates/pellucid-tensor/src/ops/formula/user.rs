@@ -43,7 +43,7 @@ pub fn map(formula: &Formula, inputs: &[&Tensor], params: &[Scalar]) -> Result<T
 /// ```
 ///
 /// # Errors
-/// The errors of [`map`]; the formula may have several outputs.
+/// The errors of [`map`], except the error for several outputs.
 #[operation(transparent)]
 pub fn map_all(formula: &Formula, inputs: &[&Tensor], params: &[Scalar]) -> Result<Vec<Tensor>> {
     formula::check_application(formula, inputs, params, false)?;
@@ -82,7 +82,7 @@ pub fn map_rows(formula: &Formula, inputs: &[&Tensor], params: &[Scalar], axes: 
 /// ```
 ///
 /// # Errors
-/// The errors of [`map_rows`]; the formula may have several outputs.
+/// The errors of [`map_rows`], except the error for several outputs.
 #[operation(transparent)]
 pub fn map_rows_all(
     formula: &Formula,

@@ -1,4 +1,4 @@
-//! Writes in place, and the operations of their autograd history.
+//! Writes in place, and the graph operations that record these writes.
 
 use crate::autograd::{InPlaceWrite, apply_one, interface::*, on_device_of};
 use crate::engine;
@@ -24,7 +24,7 @@ pub(crate) fn check_writable(op: &'static str, target: &Tensor) -> Result<()> {
     if target.array().layout().may_repeat() {
         let reason = format!(
             "elements of the target of shape {} share memory, by broadcasting or overlapping windows, so a write \
-             would overwrite itself; write into a copy() of it",
+             would store several values in one element; write into a copy() of it",
             target.shape()
         );
         return Err(Error::invalid(op, reason));
@@ -105,7 +105,7 @@ pub(crate) fn put_axes(
         engine::submit(&kernel, &operands.iter().collect::<SmallVec<[&Array; 4]>>(), &[view])
     };
     let broadcast = values.array().broadcast_to(op, &shape)?;
-    // Without indices there is nothing to write or check.
+    // Without index elements there is nothing to write or check.
     if shape.size() == 0 && view.shape().size() > 0 {
         return Ok(());
     }
@@ -127,13 +127,13 @@ pub(crate) fn put_axes(
     Ok(())
 }
 
-/// Returns the row-major index of every element of a region within a value of this shape.
+/// Returns, for every element of a region, its row-major index in a value of shape `shape`.
 fn element_indices(shape: &Shape, region: &Layout) -> Result<Tensor> {
     let indices = create::arange(0i64, shape.size() as i64, 1i64, DType::I64)?;
     Ok(Tensor::from(indices.array().view(region.clone())))
 }
 
-/// Returns the region of a contiguous value. `layout` is relative to its start.
+/// Returns a region of a contiguous value. `layout` is relative to the start of the value.
 fn region_of(value: &Array, layout: &Layout) -> Array {
     debug_assert!(value.layout().is_contiguous());
     value.view(if layout.shape().contains(&0) {
@@ -181,7 +181,7 @@ impl Operation for AsStridedTranspose {
             write_array(x, &region_of(&filled, layout))?;
             return Ok(smallvec![filled]);
         }
-        // Elements that a view repeats are summed by the transpose of the view.
+        // The transpose of a view sums the gradients of the elements that the view repeats.
         let single = axes.iter().fold(layout.clone(), |l, &axis| l.slice(axis, 0, 1, 1));
         let sums = broadcast::sum_to(&Tensor::from(x.clone()), single.shape())?;
         if single.may_repeat() {
@@ -201,7 +201,8 @@ impl Operation for AsStridedTranspose {
     }
 }
 
-/// A value of this shape whose region the source overwrites. The inputs are the value and the source.
+/// The operation that copies a value of shape `shape` and overwrites a region of the copy with a source. The inputs are
+/// the value and the source.
 #[derive(Clone)]
 struct Overwrite {
     op: &'static str,
@@ -225,8 +226,8 @@ impl Operation for Overwrite {
             && g.array().layout().is_contiguous()
             && g.is_unique()
         {
-            // The gradient has no other owner and is updated in place. So each step that fills a buffer costs only its
-            // region.
+            // The gradient has no other owner and is updated in place. So a loop that writes a buffer region by region
+            // costs only the size of the region in each step.
             let source = needs.contains(1).then(|| region_of(g.array(), &self.region).copy()).transpose()?;
             if needs.contains(0) {
                 clear(g.array(), &self.region)?;
@@ -247,8 +248,8 @@ impl Operation for Overwrite {
     }
 }
 
-/// A value of this shape with the source written at saved row-major positions. If positions are equal, the last one is
-/// stored. The inputs are the value, the source and the positions.
+/// The derivative of writing a source at saved row-major positions of a value of shape `shape`. If positions are equal,
+/// the last one is stored. The inputs are the value, the source and the positions.
 struct OverwriteAt {
     op: &'static str,
     shape: Shape,

@@ -11,7 +11,7 @@ use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToIncl
 #[derive(Clone, Copy, Debug)]
 pub struct NewAxis;
 
-/// The full axes that the other items of the index do not cover.
+/// All axes that the other items of the index do not cover, in full (NumPy's `...`).
 #[derive(Clone, Copy, Debug)]
 pub struct Ellipsis;
 
@@ -24,7 +24,7 @@ pub struct Slice {
     step: isize,
 }
 
-/// A bound of a [`slice()`]: a number of any integer type, or `None` for the end of the axis.
+/// A bound of a [`slice()`]: a number of any integer type, or `None` for the start or the end of the axis.
 #[derive(Clone, Copy, Debug)]
 pub struct SliceBound(Option<isize>);
 
@@ -34,7 +34,8 @@ impl From<Option<isize>> for SliceBound {
     }
 }
 
-/// Creates NumPy's `start:stop:step`. `None` is the end of the axis, in the direction of the step.
+/// Creates NumPy's `start:stop:step`. With `None` the slice starts at the first or ends after the last element of the
+/// axis, in the direction of the step.
 ///
 /// ```
 /// use pellucid::{Tensor, slice};
@@ -74,13 +75,13 @@ impl Slice {
 /// An item of an [`IntoIndex`], which indexes one or several axes.
 #[derive(Clone, Debug)]
 pub enum IndexItem {
-    /// One index; the axis is removed.
+    /// A single index. The result does not have the indexed axis.
     At(isize),
     /// A range of indices.
     Slice(Slice),
     /// A new axis of length 1.
     NewAxis,
-    /// The full axes that the other items of the index do not cover.
+    /// All axes that the other items of the index do not cover, in full (NumPy's `...`).
     Ellipsis,
     /// An index tensor. The axes of an integer tensor replace the indexed axis. A bool tensor covers as many axes as it
     /// has, and selects the true positions. A 0-d bool tensor, or a `bool`, covers no axis and adds an axis of length 1
@@ -218,7 +219,7 @@ macro_rules! integers {
 }
 integers!(isize, usize, i32, i64, u32, u64);
 
-/// An index of a tensor: one item, or a tuple with one item for each axis.
+/// An index of a tensor: one item, or a tuple of items.
 pub trait IntoIndex {
     /// Returns the items.
     fn into_index(self) -> Vec<IndexItem>;

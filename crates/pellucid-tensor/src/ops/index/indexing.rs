@@ -78,9 +78,9 @@ impl Tensor {
 
     /// Writes `values` at an index, in place. `values` is a tensor or a list of numbers, which broadcasts and is
     /// converted as by [`Tensor::to_dtype`], or a number that the dtype can represent. All views of the storage see the
-    /// new elements; for repeated indices, the last value is stored. One value under one mask is a fill, which a
-    /// captured step may contain. Gradients flow to the written values, and to the elements that were not overwritten
-    /// (see [`copy_`](crate::ops::copy_)).
+    /// new elements; for repeated indices, the last value is stored. A captured step may contain a write of one value
+    /// under one mask, which is a fill. Gradients flow to the written values, and to the elements that were not
+    /// overwritten (see [`copy_`](crate::ops::copy_)).
     ///
     /// ```
     /// use pellucid::{DType, Tensor};
@@ -105,7 +105,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::InPlaceOnTracked`] for a leaf that requires a gradient, or a view of one, outside `no_grad`;
     /// [`Error::InvalidArgument`] for a tensor that repeats elements, and for a number, even in a list, that an integer
-    /// dtype cannot represent, such as 2.7, or 300 for `u8` (elements of a tensor are converted); those of
+    /// dtype cannot represent, such as 2.7, or 300 for `u8` (elements of a tensor are converted); the errors of
     /// [`Tensor::try_i`]. After an error nothing is written.
     ///
     /// [`Error::InPlaceOnTracked`]: pellucid_ir::Error::InPlaceOnTracked
@@ -119,8 +119,8 @@ impl Tensor {
     fn assign(&self, index: Vec<IndexItem>, values: TensorOrScalar<'_>) -> Result<()> {
         in_place::check_writable("set", self)?;
         let values = values.tensor_or_else(|number| fill::written_scalar("set", number, self.dtype()))?;
-        // A captured step cannot read a mask, and the derivative of a recorded write does not depend on it. Otherwise
-        // the mask is read, so that a write of no elements does not count as a modification.
+        // The mask is kept in a captured step, which cannot read it, and in a recorded write, whose derivative does not
+        // need positions. Otherwise the mask is read, so that a write of no elements does not count as a modification.
         let keeps_mask = values.size() == 1 && (is_capturing() || in_place::is_recorded_write(self, &values));
         let resolved = ResolvedIndex::new("set", self, index, keeps_mask)?;
         let layout = resolved
@@ -141,7 +141,7 @@ impl Tensor {
         let values = match resolved
             .result_permutation(indices[0].rank(), indices[0].rank() + view.shape().rank() - axes.len())
         {
-            // The indexed axes are in the middle of the result, but the kernel needs them first.
+            // In the values, the axes of the index tensors follow other axes, but the kernel needs them first.
             Some(order) => {
                 let shape = resolved.indexed_shape(view.shape(), &axes, indices[0].shape());
                 let expanded = broadcast::broadcast_to(&values, shape)?;
@@ -157,8 +157,8 @@ impl Tensor {
     /// Writes one value where a mask is true. The mask covers the axes of `view` starting at `axis`.
     fn fill(&self, index: &ResolvedIndex, view: &Array, axis: usize, mask: &Tensor, value: &Tensor) -> Result<()> {
         let trailing_axes = view.shape().rank() - axis - mask.rank();
-        // The selected elements have one axis in place of the axes of the mask. The value must broadcast to such a
-        // shape.
+        // The selected elements have one axis in place of the axes of the mask. The value must broadcast to a shape of
+        // this rank.
         let selected = Shape::from(vec![1; axis + 1 + trailing_axes]);
         value.array().broadcast_to("set", &selected)?;
         let value = view::reshape_to(&on_device_of("set", self, value)?, &Shape::scalar())?;

@@ -33,14 +33,14 @@ pub fn masked_fill(x: &Tensor, mask: &Tensor, value: impl Into<Scalar>) -> Resul
 pub fn masked_select(x: &Tensor, mask: &Tensor) -> Result<Tensor> {
     let op = "masked_select";
     check::mask_dtype(op, mask)?;
-    let shape = check::common_shape(op, &[x, mask], "tensor and mask must broadcast")?;
+    let shape = check::common_shape(op, &[x, mask], "x and the mask must broadcast")?;
     let positions = nonzero::nonzero_as(op, &view::ravel(&broadcast::broadcast_to(mask, &shape)?)?)?;
     gather::index_select(&view::ravel(&broadcast::broadcast_to(x, &shape)?)?, 0, &positions[0])
 }
 
 /// Encodes class indices as one-hot vectors of length `classes`, of dtype `i64`, along a new last axis.
 ///
-/// An index outside 0..classes gives zeros.
+/// For an index outside 0..classes, the vector is zero.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] for class indices without an integer dtype; [`Error::OutOfMemory`].

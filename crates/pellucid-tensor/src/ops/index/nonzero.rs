@@ -38,7 +38,7 @@ pub fn flatnonzero(x: &Tensor) -> Result<Tensor> {
     Ok(nonzero_as("flatnonzero", &view::ravel(x)?)?.remove(0))
 }
 
-/// Computes [`nonzero`] for another operation, which errors name.
+/// Computes [`nonzero`] for the operation `op`, which errors name.
 #[track_caller]
 pub(crate) fn nonzero_as(op: &'static str, x: &Tensor) -> Result<Vec<Tensor>> {
     let help = "the number of selected elements depends on values; use where_(mask, x, 0), masked_fill() or \
@@ -89,7 +89,7 @@ fn true_positions(mask: &[bool], shape: &Shape) -> Result<Vec<Vec<i64>>> {
 
 /// Converts row-major positions to indices in `shape`: one `i64` tensor per axis, with the shape of the positions.
 ///
-/// A position beyond the end wraps around to 0; a negative one counts from the end.
+/// Positions are reduced modulo the size of the shape, so a negative position counts from the end.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch) for positions without an integer dtype;

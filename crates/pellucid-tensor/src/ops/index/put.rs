@@ -1,9 +1,9 @@
 //! Tensors with some elements replaced: the transposes of indexing operations.
 //!
 //! [`select_scatter`], [`slice_scatter`] and [`diagonal_scatter`] overwrite a view of a copy of x. If an index of
-//! [`index_put`] consists of index tensors and full ranges, a scatter combines the selected elements with the values.
-//! Any other index is applied to the row-major positions of the elements, and the values are written or added at the
-//! selected positions.
+//! [`index_put`] consists only of index tensors and full ranges, a scatter combines the selected elements with the
+//! values. Any other index is applied to the row-major positions of the elements, and the values are written or added
+//! at the selected positions.
 
 use crate::autograd::{on_one_device, placed_like};
 use crate::ops::call::check;
@@ -57,8 +57,8 @@ fn replace_part(
 }
 
 /// Writes or (`accumulate`) adds each value of the source to a copy of x at its row-major position. This is the
-/// transpose of [`take`](crate::ops::take). Negative positions count from the end. At equal positions, the last value
-/// is stored, or all values are added.
+/// transpose of [`take`](crate::ops::take). Negative positions count from the end. If positions are equal, the last
+/// value is stored or, with `accumulate`, all values are added.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless there are as many positions as values; [`Error::IndexOutOfBounds`];
@@ -109,7 +109,7 @@ pub fn index_put(x: &Tensor, index: impl IntoIndex, values: &Tensor, accumulate:
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] if the mask does not have dtype bool, or the source does not have x's dtype;
-/// [`Error::ShapeMismatch`] if tensor and mask do not broadcast; [`Error::IndexOutOfBounds`] if the source has fewer
+/// [`Error::ShapeMismatch`] if x and the mask do not broadcast; [`Error::IndexOutOfBounds`] if the source has fewer
 /// elements than the mask has true elements.
 #[tensor_method]
 #[track_caller]
@@ -117,10 +117,10 @@ pub fn masked_scatter(x: &Tensor, mask: &Tensor, source: &Tensor) -> Result<Tens
     let op = "masked_scatter";
     check::mask_dtype(op, mask)?;
     check::values_dtype(op, x, source)?;
-    let shape = check::common_shape(op, &[x, mask], "tensor and mask must broadcast")?;
+    let shape = check::common_shape(op, &[x, mask], "x and the mask must broadcast")?;
     let mask = broadcast::broadcast_to(mask, &shape)?;
     // Where the mask is false, the index is unused. A source without elements has no valid index, so one element is
-    // added before the first.
+    // inserted at its start.
     let (source, first) = match source.size() {
         0 => (&fill::full_on_device_of(x, [1], 0, x.dtype())?, 1),
         _ => (source, 0),

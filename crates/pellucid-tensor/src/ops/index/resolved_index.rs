@@ -14,7 +14,8 @@ use pellucid_ir::kernel::Index;
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::SmallVec;
 
-/// An index, resolved against a shape: slices are applied first, then axes are removed or added, then index tensors.
+/// An index, resolved against a shape: slices are applied first, then axes are removed or added, then index tensors are
+/// applied.
 pub(super) struct ResolvedIndex {
     pub(super) slices: AxisSlices,
     /// The shape after the slices, without the axes that single integers index, and with new axes.
@@ -163,7 +164,7 @@ fn uncovered_axes(op: &'static str, x: &Tensor, index: &[IndexItem]) -> Result<u
     };
     match index.iter().filter(|item| matches!(item, IndexItem::Ellipsis)).count() {
         0 | 1 => Ok(uncovered),
-        many => Err(Error::invalid(op, format!("an index has at most one ellipsis, got {many}"))),
+        many => Err(Error::invalid(op, format!("an index can contain at most one ellipsis, got {many}"))),
     }
 }
 
@@ -234,7 +235,7 @@ impl IndexResolver<'_> {
         Ok(())
     }
 
-    /// A 0-d mask covers no axis: it selects from a new axis of length 1.
+    /// Adds a 0-d mask, which covers no axis: it selects from a new axis of length 1.
     #[track_caller]
     fn add_scalar_mask(&mut self, mask: &Tensor) -> Result<()> {
         self.begin_index_tensor();
@@ -285,7 +286,7 @@ impl IndexResolver<'_> {
         Ok(())
     }
 
-    /// Records an index tensor, or an integer that is treated as one.
+    /// Notes that the current item is an index tensor, or an integer that is treated as an index tensor.
     fn begin_index_tensor(&mut self) {
         self.resolved.are_adjacent &= !self.has_index_tensors || !self.has_gap;
         (self.has_index_tensors, self.has_gap) = (true, false);

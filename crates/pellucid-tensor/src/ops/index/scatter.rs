@@ -54,8 +54,8 @@ impl Operation for ScatterInto {
 /// Returns a mask of the values that a scatter to an array of shape `array` stores. Its shape broadcasts to the shape
 /// of the values.
 ///
-/// If indices are equal, only the last value is stored. A scatter of the positions of the indices finds it. Along an
-/// axis where all indices are equal, one of them is enough.
+/// If indices are equal, only the last value is stored. A scatter of the positions of the values finds it. The mask is
+/// the same at all positions of an axis along which the index is broadcast, and has length 1 there.
 fn is_last_written(selection: &Selection, array: &Shape, indices: &[Tensor]) -> Result<Tensor> {
     let axes = selection.index.axes();
     let (index, indices, target): (Index, SmallVec<[Tensor; 4]>, Shape) = match &selection.index {
@@ -148,8 +148,8 @@ pub(in crate::ops) fn narrow_values(op: &'static str, x: &Tensor, index: &Tensor
 /// are ignored.
 ///
 /// # Errors
-/// The errors of [`take_along_axis`](crate::ops::take_along_axis); [`Error::ShapeMismatch`] if there are fewer values
-/// than indices.
+/// The errors of [`take_along_axis`](crate::ops::take_along_axis); [`Error::ShapeMismatch`] if an axis of the values is
+/// shorter than the same axis of the index.
 #[doc(alias = "put_along_axis")]
 #[tensor_method]
 pub fn scatter(x: &Tensor, axis: isize, index: &Tensor, values: &Tensor) -> Result<Tensor> {

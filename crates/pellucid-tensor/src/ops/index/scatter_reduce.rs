@@ -80,7 +80,7 @@ impl Operation for ScatterReduce {
         )?;
         let tie_fraction = arithmetic::div(&g, &ties)?;
         let values_gradient = arithmetic::mul(&value_ties, &gather_at_index(&tie_fraction)?)?;
-        // If the extremum is NaN, no value equals it. The share then divides by 0, and 0·∞ gives NaN.
+        // If the extremum is NaN, no value equals it. The number of ties is then 0, and the gradient 0·(1/0) is NaN.
         Ok(smallvec![Some(arithmetic::mul(&x_ties, &tie_fraction)?), Some(values_gradient), None])
     }
 }
@@ -217,7 +217,7 @@ fn selected_slices(
     }
     if *source.shape() != x.shape().with_axis(axis, index.size()) {
         let help = format!(
-            "the source must have the tensor's shape, with one slice per index along axis {axis}; narrow() one of them"
+            "the source must have the shape of x, but one slice per index along axis {axis}; narrow() the source or the index"
         );
         return Err(Error::shapes(op, [x.shape(), source.shape(), index.shape()], help));
     }
@@ -229,7 +229,7 @@ fn selected_slices(
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`];
-/// [`Error::InvalidArgument`] for an α that is not a value of an integer dtype.
+/// [`Error::InvalidArgument`] for an α that an integer dtype cannot represent.
 #[tensor_method]
 pub fn index_add(x: &Tensor, axis: isize, index: &Tensor, source: &Tensor, alpha: impl Into<Scalar>) -> Result<Tensor> {
     let (selection, index) = selected_slices("index_add", x, axis, index, source)?;
@@ -273,7 +273,8 @@ pub fn index_fill<'a>(x: &Tensor, axis: isize, index: &Tensor, value: impl Into<
     scatter_selected(selection, x, &[index], &source, ScatterOp::Set)
 }
 
-/// Scatters slices of the source into x along an axis, and reduces those with equal indices (see [`scatter_reduce`]).
+/// Scatters slices of the source into x along an axis, and reduces the slices with equal indices (see
+/// [`scatter_reduce`]).
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::IndexOutOfBounds`].

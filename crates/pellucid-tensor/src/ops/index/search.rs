@@ -44,7 +44,7 @@ pub fn searchsorted(sorted: &Tensor, values: &Tensor, right: bool) -> Result<Ten
     let (sorted, values) = (sorted.detach(), values.detach());
     let values = if rank == 1 { view::ravel(&values)? } else { values };
     if len == 0 {
-        // Without elements the result is 0, on the device of the row.
+        // In a row without elements every index is 0. The sum of the empty row puts the result on its device.
         let zeros = fill::full_on_device_of(&values, shape, 0, DType::I64)?;
         return arithmetic::add(&zeros, &copy::to_dtype(&reductions::sum(&sorted, Axes::from(..))?, DType::I64)?);
     }
@@ -87,8 +87,8 @@ pub fn bucketize(x: &Tensor, boundaries: &Tensor, right: bool) -> Result<Tensor>
 /// weights of each integer. The length depends on values, so a captured step cannot contain the operation.
 ///
 /// # Errors
-/// [`Error::DTypeMismatch`] unless x holds integers; [`Error::ShapeMismatch`] unless it is a vector and the weights
-/// have its shape; [`Error::InvalidArgument`] for a negative element; [`Error::ReadInCapture`].
+/// [`Error::DTypeMismatch`] unless x contains integers; [`Error::ShapeMismatch`] unless x is a vector and the weights
+/// have the shape of x; [`Error::InvalidArgument`] for a negative element; [`Error::ReadInCapture`].
 #[tensor_method]
 #[track_caller]
 pub fn bincount(x: &Tensor, weights: Option<&Tensor>, min_length: usize) -> Result<Tensor> {
@@ -101,7 +101,7 @@ pub fn bincount(x: &Tensor, weights: Option<&Tensor>, min_length: usize) -> Resu
         return Err(Error::shapes(
             op,
             shapes.into_iter().flatten(),
-            "the input must be a vector, and the weights must have its shape; ravel() the input",
+            "the input must be a vector, and the weights a vector of the same length; ravel() both",
         ));
     }
     let help = "the length depends on values; scatter_add_along(ones, x, 0, [classes]) counts a fixed number of \
@@ -134,19 +134,19 @@ pub enum Bins<'a> {
     Edges(&'a Tensor),
 }
 
-/// Counts the elements in each bin, as floats. Returns the counts, and the bin edges (one more).
+/// Counts the elements in each bin, as floats. Returns the counts, and the bin edges (one more than counts).
 ///
-/// A bin contains its lower edge, and the last bin also its upper edge. Elements outside are not counted. Weights of
-/// x's shape are summed instead of counted, with gradients. With `density` the counts are divided by their total and
-/// the bin width, so that the integral is 1.
+/// A bin contains its lower edge, and the last bin also its upper edge. Elements outside are not counted. With weights
+/// of x's shape, each bin contains the sum of the weights of its elements, which is differentiable. With `density` the
+/// counts are divided by their total and the bin width, so that the integral is 1.
 ///
 /// [`searchsorted`] finds the bins. In addition to operands and result, the operation stores a few arrays of x's shape
 /// in `i64`.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] unless all operands are floats of the same dtype; [`Error::ShapeMismatch`];
-/// [`Error::InvalidArgument`] for 0 bins, ends that are not finite and ascending, and, in eager mode, edges that
-/// descend or elements that are not finite but determine the ends (in lazy and captured steps the counts are NaN);
+/// [`Error::InvalidArgument`] for 0 bins, ends that are not finite and ascending, and, in eager mode on the CPU, for
+/// edges that descend or elements that are not finite but determine the ends (otherwise the counts are NaN);
 /// [`Error::OutOfMemory`].
 #[tensor_method]
 pub fn histogram(x: &Tensor, bins: Bins<'_>, weights: Option<&Tensor>, density: bool) -> Result<(Tensor, Tensor)> {
@@ -237,7 +237,7 @@ fn histogram_of_points(
         shape.push(len);
         all_edges.push(edges);
     }
-    // Elements are counted as integers, since `f32` cannot represent all of them above 2²⁴.
+    // Elements are counted as integers, since `f32` cannot represent every count above 2²⁴.
     let weights = match weights {
         Some(weights) => arithmetic::where_(&inside, &view::ravel(weights)?, 0)?,
         None => copy::to_dtype(&inside, DType::I64)?,
@@ -259,8 +259,8 @@ fn histogram_of_points(
     Ok((counts, all_edges))
 }
 
-/// Returns the bin edges of x. If their values cannot be read, also returns a 0-d mask, which is true if they are
-/// valid.
+/// Returns the bin edges of x. If the values that determine the edges cannot be read, also returns a 0-d mask, which is
+/// true if the edges are valid.
 fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<(Tensor, Option<Tensor>)> {
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "the input must have a float dtype; bincount() counts integers"));
@@ -303,8 +303,8 @@ fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<(Tensor, Op
     let width = copy::to_dtype(&arithmetic::sub(&high, &low)?, x.dtype())?;
     let (subject, range) = ("the distance between the ends of the bins", 0.0..=f64::MAX);
     is_valid = value_range::both(is_valid, value_range::in_range_or_mask(op, subject, &width, range, false)?)?;
-    // If the ends are equal, both are moved outwards by ½, or by more if the dtype has no other number at this
-    // distance.
+    // If the ends are equal, both are moved outwards by ½, or by a larger distance where the dtype cannot represent a
+    // change of ½.
     let least = arithmetic::mul(&arithmetic::abs(&low)?, x.dtype().epsilon().unwrap_or_default())?;
     let margin = arithmetic::where_(&compare::eq(&low, &high)?, &arithmetic::maximum(&least, 0.5)?, 0.0)?;
     let limit = x.dtype().range().1.to_f64();

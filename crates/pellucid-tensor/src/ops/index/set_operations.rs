@@ -18,7 +18,7 @@ fn vectors(a: &Tensor, b: &Tensor) -> Result<[Tensor; 2]> {
     Ok([copy::to_dtype(&view::ravel(a)?, dtype)?, copy::to_dtype(&view::ravel(b)?, dtype)?])
 }
 
-/// Returns the unique elements of a that are elements of b, or without `member` those that are not.
+/// Returns the unique elements of a that are elements of b or, if `member` is false, that are not elements of b.
 #[track_caller]
 fn select(a: &Tensor, b: &Tensor, member: bool) -> Result<Tensor> {
     let values = unique(a, None)?.values;

@@ -9,7 +9,7 @@ use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::kernel::{self, Kernel};
 use pellucid_ir::{DType, Error, Result};
 
-/// The first `k` elements of an axis in sorted order, and their positions.
+/// Computes the first `k` elements of an axis in sorted order, and their positions.
 struct SortPrefix {
     name: &'static str,
     kernel: kernel::Sort,

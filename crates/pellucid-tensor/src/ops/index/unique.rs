@@ -17,7 +17,7 @@ pub struct Unique {
     /// The unique elements (a vector), or the unique slices (along the axis). The gradient goes to the first
     /// occurrence.
     pub values: Tensor,
-    /// The `i64` index into `values` of every element, or slice.
+    /// For every element or slice of the input, its `i64` index in `values`.
     pub inverse: Tensor,
     /// The number of occurrences of each value, in `i64`.
     pub counts: Tensor,
@@ -28,7 +28,7 @@ pub struct Unique {
 ///
 /// NaN elements count as different from each other and come last. The number of values depends on the elements, so a
 /// captured step cannot contain this operation. In addition to x and the result, it stores a sorted copy of x and a few
-/// `i64` arrays with one element for each value or slice.
+/// `i64` arrays with one element for each element or slice of x.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange), [`Error::ReadInCapture`](crate::Error::ReadInCapture).
@@ -38,7 +38,7 @@ pub fn unique(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
     check_values_readable("unique")?;
     let rows = as_rows("unique", x, axis)?;
     let mut order = create::indices(rows.shape()[0])?;
-    // Stable sorts by each column, from last to first, give the lexicographic order.
+    // Stable sorts by each column, from the last to the first, produce the lexicographic order.
     for column in (0..rows.shape()[1]).rev() {
         let column = gather::index_select(&view::select(&rows, 1, column as isize)?, 0, &order)?;
         order = gather::index_select(&order, 0, &sort::argsort(&column, 0, false)?)?;
@@ -75,12 +75,13 @@ fn as_rows(op: &'static str, x: &Tensor, axis: Option<isize>) -> Result<Tensor> 
     let Some(axis) = axis else { return view::reshape(&x, [x.size(), 1]) };
     let count = x.shape()[x.shape().axis(op, axis)?];
     let width = x.shape().with_axis(x.shape().axis(op, axis)?, 1).size();
-    // Columns are compared one by one, so even repeated elements of a broadcast view cost time. The copy makes them
-    // cost memory too, so a view that is far too large is an error.
+    // Columns are compared one by one, so even repeated elements of a broadcast view cost time. The copy also allocates
+    // memory for them, so a view that is far too large fails immediately with an error.
     view::reshape(&copy::contiguous(&view::movedim(&x, [axis], [0])?)?, [count, width])
 }
 
-/// Groups adjacent equal rows. `order` has the index in x of each row, or is `None` if the rows are in the order of x.
+/// Groups adjacent equal rows. `order` contains the index of each row in x, or is `None` if the rows are in the order
+/// of x.
 #[track_caller]
 fn groups(x: &Tensor, axis: Option<isize>, rows: &Tensor, order: Option<&Tensor>) -> Result<Unique> {
     let count = rows.shape()[0];

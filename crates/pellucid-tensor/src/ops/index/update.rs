@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// Overwrites `targets` with the outputs of a formula, by one kernel. The formula's inputs are `targets`, then
 /// `inputs`.
 ///
-/// A target may have a narrower float dtype than the computation, and gets the rounded value.
+/// A target may have a narrower float dtype than the computation; the written value is then rounded.
 ///
 /// Outside [`no_grad`](crate::no_grad), an update with a tracked target or input is recorded: the formula is applied
 /// to copies of the targets, and its outputs are written as by [`copy_`](crate::ops::copy_).
@@ -37,8 +37,8 @@ pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params
 /// Applies [`update`] to many sets of tensors, for example to all parameters of an optimizer.
 ///
 /// `operands` contains the sets one after another, each with its targets first. `targets` is the number of targets of a
-/// set. In eager mode the backend gets all sets together and runs them in parallel. A set must not read or write the
-/// elements that another set writes. If a set is invalid, nothing is written.
+/// set. In eager mode, all sets are submitted to the backend together and run in parallel. A set must not read or write
+/// the elements that another set writes. If a set is invalid, nothing is written.
 ///
 /// ```
 /// use pellucid::{formula, ops, Tensor};
@@ -164,7 +164,7 @@ fn check_shapes(op: &'static str, targets: &[&Tensor], set: &[&Tensor]) -> Resul
     let common = broadcast(op, set)?;
     match targets.iter().find(|t| *t.shape() != common) {
         Some(other) => {
-            let help = "an in-place update cannot change its target's shape";
+            let help = "an in-place update cannot change the shape of its target; the operands must broadcast to it";
             Err(Error::shapes(op, [other.shape(), &common], help))
         }
         None => Ok(()),

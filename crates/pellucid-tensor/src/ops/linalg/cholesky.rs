@@ -41,7 +41,7 @@ impl Operation for Cholesky {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a matrix that is not positive definite
-/// (in lazy and captured steps L is NaN).
+/// (in lazy and captured steps, and on a GPU, L is NaN).
 #[tensor_method]
 pub fn cholesky(a: &Tensor, upper: bool) -> Result<Tensor> {
     let (l, info) = cholesky_with_info("cholesky", a, upper)?;
@@ -53,7 +53,8 @@ pub fn cholesky(a: &Tensor, upper: bool) -> Result<Tensor> {
 
 /// Computes the factor of [`cholesky`], and an `i32` info instead of an error.
 ///
-/// The info is the order of the first leading minor that is not positive, or 0. If it is not 0, the factor is NaN.
+/// The info is the order of the first leading minor that is not positive, or 0 if there is none. If it is not 0, the
+/// factor is NaN.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].

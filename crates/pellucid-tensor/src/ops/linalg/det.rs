@@ -34,8 +34,8 @@ struct Det;
 /// another definition of the determinant. Let U·Σ·Vᵀ be the singular value decomposition of A at the point of the
 /// derivative. With U and V as constants, det A = det(U)·det(V)·det(M) for M = Uᵀ·A·V and for every A. At that point, M
 /// is diagonal, with the smallest singular values last. M has the blocks [B, E; C, D], where D is at most 8 by 8, and
-/// det M = det(B)·det(D − C·B⁻¹·E). If at most 8 singular values are zero, B is regular. The determinant of the Schur
-/// complement D − C·B⁻¹·E is computed without division (Bird 2011), so its derivatives are exact although the
+/// det M = det(B)·det(D − C·B⁻¹·E). If at most 8 singular values are zero, B is invertible. The determinant of the
+/// Schur complement D − C·B⁻¹·E is computed without division (Bird 2011), so its derivatives are exact although the
 /// complement is singular.
 struct Cofactors(lu::Factors);
 
@@ -63,7 +63,7 @@ impl Cofactors {
 }
 
 /// Computes the determinant of matrices `[.., n, n]` by n − 1 products (Bird 2011): X ← μ(X)·A. μ keeps the elements
-/// above the diagonal, and replaces each diagonal element by minus the sum of the later ones.
+/// above the diagonal, and replaces each diagonal element by minus the sum of the later diagonal elements.
 fn division_free(a: &Tensor) -> Result<Tensor> {
     let n = a.shape()[a.rank() - 1];
     let later = diagonal::tril(&fill::ones([n, n], a.dtype())?, -1)?;

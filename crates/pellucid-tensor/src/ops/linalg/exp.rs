@@ -33,7 +33,7 @@ impl Operation for MatrixExp {
 /// Computes the matrix exponential Σ Aᵏ/k! of square matrices `[.., n, n]`.
 ///
 /// The method is scaling and squaring with a Padé approximant (Higham 2005). The gradient is a block of the exponential
-/// of a matrix twice as large (Mathias 1996), which takes about 80 times the memory of A.
+/// of a matrix twice as large (Mathias 1996), whose computation uses about 80 times the memory of A.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch), [`Error::DTypeMismatch`](crate::Error::DTypeMismatch).

@@ -91,7 +91,7 @@ pub(super) fn inverse_by_factors(a: &Tensor, factors: lu::Factors) -> Result<Ten
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a singular matrix (in lazy and captured
-/// steps the result is NaN).
+/// steps, and on a GPU, the result is NaN).
 #[doc(alias = "inverse")]
 #[tensor_method]
 pub fn inv(a: &Tensor) -> Result<Tensor> {
@@ -103,7 +103,8 @@ pub fn inv(a: &Tensor) -> Result<Tensor> {
 
 /// Computes the inverses as [`inv`] does, and returns an `i32` info instead of an error.
 ///
-/// The info is the position, counted from 1, of the first zero pivot, or 0. If it is not 0, the inverse is NaN.
+/// The info is the position, counted from 1, of the first zero pivot; 0 if there is none. If it is not 0, the inverse
+/// is NaN.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
@@ -116,14 +117,14 @@ pub fn inv_ex(a: &Tensor) -> Result<(Tensor, Tensor)> {
 
 /// Solves A·X = B (or X·A = B if `left` is false) for square A `[.., n, n]`.
 ///
-/// B is a stack of matrices `[.., n, k]` (`[.., k, n]`), or of vectors `[.., n]`. B contains vectors if it is 1-D, or
-/// has A's shape without the last axis. Batch axes broadcast.
+/// B is a stack of matrices `[.., n, k]` (`[.., k, n]` if `left` is false), or of vectors `[.., n]`. B contains vectors
+/// if it is 1-D, or has A's shape without the last axis. Batch axes broadcast.
 ///
 /// ∂B = A⁻ᵀ·g, ∂A = −∂B·Xᵀ (Giles 2008).
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for vectors with `left` false;
-/// [`Error::Singular`] for a singular matrix (in lazy and captured steps X is NaN).
+/// [`Error::Singular`] for a singular matrix (in lazy and captured steps, and on a GPU, X is NaN).
 #[tensor_method]
 pub fn solve(a: &Tensor, b: &Tensor, left: bool) -> Result<Tensor> {
     let (x, info) = solve_with_info("solve", a, b, left)?;
@@ -133,7 +134,7 @@ pub fn solve(a: &Tensor, b: &Tensor, left: bool) -> Result<Tensor> {
 
 /// Computes X as [`solve`] does, and returns an `i32` info instead of an error.
 ///
-/// The info is the position, counted from 1, of the first zero pivot, or 0. If it is not 0, X is NaN.
+/// The info is the position, counted from 1, of the first zero pivot; 0 if there is none. If it is not 0, X is NaN.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
@@ -172,7 +173,7 @@ fn solve_with_info(op: &'static str, a: &Tensor, b: &Tensor, left: bool) -> Resu
 /// Computes the inverse of a tensor as a linear map from its last axes to its first `ind` axes.
 ///
 /// `tensordot(tensorinv(A), A, ind)` is the identity. The product of the first `ind` lengths must equal the product of
-/// the other lengths. The axes of the other lengths come first in the result.
+/// the other lengths. In the result, the other axes come first.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] if `ind` is 0; [`Error::Singular`].

@@ -12,19 +12,20 @@ use pellucid_ir::{DType, Error, Result, Shape};
 /// Computes P·A·Pᵀ = L·D·Lᵀ of symmetric A `[.., n, n]`, by the pivoting of Bunch and Kaufman (1977).
 ///
 /// Only the lower triangle of A is read. L is lower triangular with ones on the diagonal. D is block diagonal, with
-/// blocks of size 1 and 2. The results equal LAPACK's `sytrf`: a matrix that contains D and, below its blocks,
-/// L; and the pivots, `i32 [.., n]`, which are negative for blocks of size 2. They are the arguments of [`ldl_solve`].
+/// blocks of size 1 and 2. The results have the form of LAPACK's `sytrf`: a matrix that contains D and, below its
+/// blocks, L; and the pivots, `i32 [.., n]`, which are negative for blocks of size 2. Both results are arguments of
+/// [`ldl_solve`].
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NoGradient`] if A requires a gradient;
-/// [`Error::Singular`] for a zero block of D (in eager mode only).
+/// [`Error::Singular`] for a zero block of D (only in eager mode on the CPU).
 #[tensor_method]
 pub fn ldl_factor(a: &Tensor) -> Result<(Tensor, Tensor)> {
     let (packed, pivots, info) = ldl_with_info("ldl_factor", a)?;
     check_info(
         "ldl_factor",
         &info,
-        |k| format!("singular (block {k} of its D is 0)"),
+        |k| format!("singular (block {k} of its factor D is 0)"),
         "; pinv() and lstsq() accept singular matrices",
     )?;
     Ok((packed, pivots))
@@ -32,7 +33,7 @@ pub fn ldl_factor(a: &Tensor) -> Result<(Tensor, Tensor)> {
 
 /// Computes the factors of [`ldl_factor`], and an `i32` info instead of an error.
 ///
-/// The info is the position, from 1, of the first zero block of D, or 0.
+/// The info is the position, counted from 1, of the first zero block of D; 0 if there is none.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::NoGradient`] if A requires a gradient.
@@ -49,7 +50,7 @@ fn ldl_with_info(op: &'static str, a: &Tensor) -> Result<(Tensor, Tensor, Tensor
 
 /// Solves A·X = B for symmetric A, from the factors and pivots of [`ldl_factor`], with B `[.., n, k]`.
 ///
-/// Batch axes broadcast. For singular A, X has infinities or NaN.
+/// Batch axes broadcast. For singular A, X contains infinities or NaN.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for invalid pivots;

@@ -28,7 +28,8 @@ pub struct Lstsq {
 /// Solves linear least squares problems: X = A⁺·B minimizes ‖A·X − B‖. Among all minimizers, it has the smallest ‖X‖.
 ///
 /// A is `[.., m, n]`, B `[.., m, k]`, or `[.., m]` with as many batch axes as A (X is then `[.., n]`); batch axes
-/// broadcast. Singular values up to `rcond` times the largest count as zero; the default is max(m, n)·ε of the dtype.
+/// broadcast. Singular values up to `rcond` times the largest count as zero; the default of `rcond` is max(m, n)·ε,
+/// with the ε of the dtype.
 ///
 /// The gradients follow from [`pinv`](super::pinv()), the product, and [`svdvals`].
 ///

@@ -188,7 +188,8 @@ pub fn lu(a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
 /// arguments of [`lu_solve`] and [`lu_unpack`].
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a zero pivot (in eager mode only).
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a zero pivot (only in eager mode on the
+/// CPU).
 #[tensor_method]
 pub fn lu_factor(a: &Tensor) -> Result<(Tensor, Tensor)> {
     matrix_dims("lu_factor", a)?;
@@ -199,7 +200,7 @@ pub fn lu_factor(a: &Tensor) -> Result<(Tensor, Tensor)> {
 
 /// Computes the factors of [`lu_factor`], and an `i32` info instead of an error.
 ///
-/// The info is the position, from 1, of the first zero on the diagonal of U, or 0.
+/// The info is the position, counted from 1, of the first zero on the diagonal of U; 0 if there is none.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`].
@@ -212,7 +213,8 @@ pub fn lu_factor_ex(a: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
 
 /// Solves A·X = B (X·A = B if `left` is false; `transposed` replaces A by Aᵀ) from the factors of [`lu_factor`].
 ///
-/// A is square, and B `[.., n, k]` (`[.., k, n]`); batch axes broadcast. For singular A, X is NaN.
+/// A is square, and B is `[.., n, k]` (`[.., k, n]` if `left` is false); batch axes broadcast. For singular A, X is
+/// NaN.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for pivots that are not row indices.

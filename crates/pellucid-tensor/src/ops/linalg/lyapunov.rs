@@ -35,9 +35,9 @@ impl Spectrum {
 
 /// Computes X = V·[(Vᵀ·G·V)ᵢⱼ/(wᵢ + wⱼ)]·Vᵀ for S = V·diag(w)·Vᵀ (Higham 2008, section B.14).
 ///
-/// Elements with wᵢ + wⱼ = 0 are 0, so X is the least squares solution of the smallest norm. Let P = L(S, g) be the
-/// solution for the incoming gradient. Then ∂G = P and ∂S = −(P·Xᵀ + Xᵀ·P). No derivative divides by wᵢ − wⱼ, so
-/// derivatives of every order exist at equal eigenvalues.
+/// Bracketed elements with wᵢ + wⱼ = 0 are 0, so X is the least squares solution of the smallest norm. Let P be the
+/// solution for the incoming gradient g in place of G. Then ∂G = P and ∂S = −(P·Xᵀ + Xᵀ·P). No derivative divides by wᵢ
+/// − wⱼ, so derivatives of every order exist at equal eigenvalues.
 struct Lyapunov {
     spectrum: Spectrum,
 }

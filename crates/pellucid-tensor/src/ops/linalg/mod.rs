@@ -167,7 +167,7 @@ fn broadcast_batch(x: &Tensor, batch: &Shape) -> Result<Tensor> {
 
 /// Returns the broadcast shape of the batch axes of two stacks of matrices.
 fn common_batch(op: &'static str, a: &Tensor, b: &Tensor) -> Result<Shape> {
-    let help = "the axes before the last two must be equal or 1";
+    let help = "the axes before the last two must have equal lengths or length 1";
     batch(a).broadcast(&batch(b)).ok_or_else(|| Error::shapes(op, [a.shape(), b.shape()], help))
 }
 

@@ -36,9 +36,9 @@ impl From<i32> for MatrixNorm {
 
 /// Computes the norm of the matrices that two axes (rows, columns) contain. With `keepdims` these axes keep length 1.
 ///
-/// Equal column or row sums share the gradient, and so do equal extreme singular values. The gradient of the nuclear
-/// norm exists at equal nonzero singular values. Second derivatives with respect to singular values require distinct
-/// singular values.
+/// Equal extreme column or row sums share the gradient evenly, and so do equal extreme singular values. The gradient of
+/// the nuclear norm exists at equal nonzero singular values. Second derivatives with respect to singular values require
+/// distinct singular values.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for an unsupported order, for equal
@@ -82,8 +82,8 @@ pub fn matrix_norm(x: &Tensor, order: impl Into<MatrixNorm>, axes: [isize; 2], k
     view::squeeze(&view::squeeze(&norm, first)?, second)
 }
 
-/// Computes the condition number ‖A‖·‖A⁻¹‖. It bounds the factor by which the solution of A·X = B amplifies an error of
-/// B.
+/// Computes the condition number ‖A‖·‖A⁻¹‖. It bounds the factor by which the solution of A·X = B amplifies a relative
+/// error of B.
 ///
 /// For order ±2 it is the largest (smallest) singular value over the smallest (largest), and A may have any shape;
 /// other norms require square matrices. If A is singular it is infinite, except for order -2, where it is 0 unless
@@ -103,7 +103,7 @@ pub fn cond(a: &Tensor, order: impl Into<MatrixNorm>) -> Result<Tensor> {
         let s = svdvals(a)?;
         let (first, last) = (view::select(&s, -1, 0)?, view::select(&s, -1, -1)?);
         let quotient = if p > 0.0 { arithmetic::div(&first, &last)? } else { arithmetic::div(&last, &first)? };
-        // All singular values of A = 0 are 0.
+        // If the largest singular value is 0, A is 0, and the quotient is NaN.
         return arithmetic::where_(&compare::eq(&first, 0.0)?, f64::INFINITY, &quotient);
     }
     square_side("cond", a)?;

@@ -135,7 +135,7 @@ pub(super) fn pinv_with_values(a: &Tensor, cutoff: &Cutoff) -> Result<(Tensor, T
         Error::shapes("pinv", [a.shape(), atol.shape(), rtol.shape()], "atol and rtol must broadcast to the same shape")
     })?;
     let a = broadcast::broadcast_to(a, batch.iter().copied().chain([m, n]).collect::<Shape>())?;
-    // The gradient multiplies by all of A, but the other triangle of A must not be read.
+    // The gradient multiplies by the full matrix A, but only the lower triangle of A may be read.
     let a = &if cutoff.hermitian { mirror_lower(&a)? } else { a };
     let outputs = apply(PseudoInverse { hermitian: cutoff.hermitian }, &[a, &atol, &rtol])?;
     Ok((outputs[0].clone(), outputs[1].detach()))
@@ -167,10 +167,14 @@ fn check_operands(op: &'static str, a: &Tensor, cutoff: &Cutoff) -> Result<(usiz
     let batch = super::batch(a);
     for bound in [&cutoff.atol, &cutoff.rtol].into_iter().flatten() {
         if !bound.dtype().is_float() {
-            return Err(Error::dtypes(op, [a.dtype(), bound.dtype()], "bounds must be floats; use to_dtype()"));
+            return Err(Error::dtypes(
+                op,
+                [a.dtype(), bound.dtype()],
+                "`atol` and `rtol` must be floats; use to_dtype()",
+            ));
         }
         if bound.shape().broadcast(&batch).is_none() {
-            let help = "a bound must be 0-d, or have one element per matrix";
+            let help = "`atol` and `rtol` must be 0-d, or have one element per matrix";
             return Err(Error::shapes(op, [a.shape(), bound.shape()], help));
         }
     }

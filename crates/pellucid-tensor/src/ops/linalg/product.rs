@@ -49,8 +49,8 @@ pub fn matrix_power(x: &Tensor, n: isize) -> Result<Tensor> {
 
 /// Multiplies two or more matrices in the order with the fewest scalar multiplications (Cormen et al., 15.2).
 ///
-/// The first operand may be a vector (a row), and so may the last (a column). The result does not have the axis of
-/// length 1. Dtypes are promoted.
+/// The first operand may be a vector (a row), and so may the last (a column). For a vector, the result does not have
+/// the corresponding axis of length 1. Dtypes are promoted.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] for unsupported ranks, and if inner lengths differ; [`Error::InvalidArgument`] for fewer

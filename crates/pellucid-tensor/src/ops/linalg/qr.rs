@@ -177,7 +177,7 @@ pub fn ormqr(v: &Tensor, tau: &Tensor, c: &Tensor, left: bool, transposed: bool)
     let (m, _) = check_reflections(op, v, tau)?;
     let (rows, columns) = matrix_dims(op, c)?;
     if m != if left { rows } else { columns } {
-        let help = format!("Q is {m} × {m}; the shape of C must fit the product");
+        let help = format!("Q is {m} × {m}, so C must have {m} {}", if left { "rows" } else { "columns" });
         return Err(Error::shapes(op, [v.shape(), tau.shape(), c.shape()], help));
     }
     super::common_batch(op, v, c)?;

@@ -35,8 +35,8 @@ impl Operation for SingularValueDecomposition {
         let k = m.min(n);
         let (u, vt) = (block(&u, (0, 0), m, k)?, block(&vt, (0, 0), k, n)?);
         let (across, down) = (as_row(&s)?, as_column(&s)?);
-        // The squares in E may overflow or underflow although the singular values do not. The diagonal of a rotation is
-        // 0.
+        // The squares in E may overflow or underflow although the singular values do not, so E is factored into gaps
+        // and sums. The ones on the diagonal avoid a division of 0 by 0: the diagonal of skew(X) is 0.
         let diagonal = eye(k, k, s.dtype())?;
         let gaps = arithmetic::add(&arithmetic::sub(&across, &down)?, &diagonal)?;
         let sums = arithmetic::add(&arithmetic::add(&across, &down)?, &diagonal)?;

@@ -53,7 +53,7 @@ impl Operation for SolveTriangular {
     }
 }
 
-/// Solves A·X = B for checked operands; zeros on the diagonal give NaN.
+/// Solves A·X = B for checked operands; X is NaN if the diagonal of A contains a zero.
 pub(super) fn triangular(a: &Tensor, b: &Tensor, upper: bool, unit: bool) -> Result<Tensor> {
     apply_one(SolveTriangular { upper, unit }, &[a, b])
 }
@@ -67,7 +67,7 @@ pub(super) fn triangular(a: &Tensor, b: &Tensor, upper: bool, unit: bool) -> Res
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::Singular`] for a zero on the diagonal (in lazy and
-/// captured steps X is NaN).
+/// captured steps, and on a GPU, X is NaN).
 #[doc(alias = "triangular_solve")]
 #[tensor_method]
 pub fn solve_triangular(a: &Tensor, b: &Tensor, upper: bool, left: bool, unit: bool) -> Result<Tensor> {

@@ -1,7 +1,8 @@
 //! Scaled dot-product attention.
 //!
-//! - [`Attend`]: the forward kernel [`Attention`](kernel::Attention), which never stores all scores;
-//! - [`AttendGradient`]: its gradient kernel;
+//! - [`Attend`]: the operation that runs the forward kernel [`Attention`](kernel::Attention), which never stores all
+//!   scores;
+//! - [`AttendGradient`]: the gradient of this operation, by a kernel;
 //! - `attention_by_scores`: the definition with the full score matrix, for dropout and for the gradient of a mask;
 //! - `attention_gradients`: the definition of the gradient, from which higher-order derivatives are computed.
 
@@ -39,16 +40,16 @@ pub struct AttentionOptions<'a> {
     pub dropout: f64,
 }
 
-/// Computes softmax(Q·Kᵀ·scale + mask)·V (Vaswani et al. 2017). A query that attends to no key gets zeros.
+/// Computes softmax(Q·Kᵀ·scale + mask)·V (Vaswani et al. 2017). For a query that attends to no key, the result is zero.
 ///
 /// Q is `[.., L, E]`, K `[.., S, E]`, V `[.., S, D]`; the result is `[.., L, D]`. The axes before the last two
-/// broadcast. K and V may have fewer heads (third axis from the end) than Q if their number divides Q's: neighbouring
-/// heads of Q share them (grouped-query attention, Ainslie et al. 2023).
+/// broadcast. K and V may have fewer heads (third axis from the end) than Q if their number divides Q's. Neighbouring
+/// heads of Q then share a head of K and V (grouped-query attention, Ainslie et al. 2023).
 ///
 /// Only one block of scores is in memory at a time (FlashAttention, Dao et al. 2022). With dropout, with a mask that
 /// requires a gradient, and in every derivative of order 2 or higher, all scores, `[.., L, S]`, are stored. The second
 /// derivative uses about 8 times the memory of the scores. `f16` and `bf16` are computed in `f32` and rounded once. The
-/// scores must be representable: a score that overflows to ∞ gives NaN.
+/// scores must be representable: if a score overflows to ∞, the result is NaN.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] unless Q, K and V have the same float dtype, and the mask has
@@ -121,8 +122,8 @@ impl Heads {
         if let Some(difference) = difference {
             return Err(mismatch(&format!("Q is [.., L, E], K [.., S, E], V [.., S, D], but {difference}")));
         }
-        let help = "the axes before the last two must broadcast, or the number of heads of K and V must divide that of \
-                    Q; use reshape(), or index the batch";
+        let help = "the axes before the last two must broadcast, or the number of heads of K and V must divide \
+                    the number of heads of Q; reshape() or expand() the operands";
         let shared = before(k).broadcast(&before(v)).ok_or_else(|| mismatch(help))?;
         let queries = before(q);
         // Grouped-query attention: K and V have fewer heads than Q, and all other axes broadcast.
@@ -277,7 +278,7 @@ fn attention_gradients(
     Ok(vec![dq, sum_sharing_heads(&dk, shared)?, sum_sharing_heads(&dv, shared)?])
 }
 
-/// Computes softmax(x) along the last axis; a row of −∞ gives zeros.
+/// Computes softmax(x) along the last axis; for a row of −∞ the result is zeros.
 fn softmax_or_zeros(x: &Tensor) -> Result<Tensor> {
     let formula = formula! {
         static softmax_or_zeros(x) = {
@@ -292,7 +293,7 @@ fn softmax_or_zeros(x: &Tensor) -> Result<Tensor> {
     Ok(apply_rows_all(formula, &[x], &[], (-1).into())?.swap_remove(0))
 }
 
-/// Attention of `[N, H, L, E]`, `[N, G, S, E]`, `[N, G, S, D]` and a mask `[N, H, L, S]` without a gradient. The
+/// Attention of `[N, H, L, E]`, `[N, G, S, E]`, `[N, G, S, D]` and a mask `[N, H, L, S]` that requires no gradient. The
 /// outputs are the result and the log-sum-exp of each row of scores, `[N, H, L]`.
 #[derive(Clone, Copy)]
 struct Attend {
@@ -301,8 +302,8 @@ struct Attend {
 }
 
 impl Attend {
-    /// Submits the kernel. `f16` and `bf16` inputs are widened. Outputs with an array in `like` are narrowed again and
-    /// get its memory order.
+    /// Submits the kernel. `f16` and `bf16` inputs are widened. An output with an array in `like` is converted back to
+    /// the dtype of this array and has its memory order.
     fn submit(&self, part: AttentionPart, inputs: &[&Array], like: &[&Array]) -> Result<Arrays> {
         let dtype = inputs[0].dtype();
         let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
@@ -361,7 +362,8 @@ impl Operation for Attend {
     }
 }
 
-/// Gradients of Q, K and V. The inputs are Q, K, V, the incoming gradient, the result, the log-sum-exps, and a mask.
+/// Computes the gradients of Q, K and V. The inputs are Q, K, V, the incoming gradient, the result, the log-sum-exps,
+/// and a mask.
 struct AttendGradient(Attend);
 
 impl Operation for AttendGradient {

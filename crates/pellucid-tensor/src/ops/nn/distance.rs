@@ -94,8 +94,8 @@ fn norms(a: &Tensor, b: &Tensor, p: f64, len: usize, axis: AxisSet) -> Result<Te
     }
 }
 
-/// The largest |a − b| over the last axis, which keeps length 1. The derivative of a row formula would have the shape
-/// of the differences; this derivative is summed in the kernel that computes it.
+/// Computes the largest |a − b| over the last axis, which keeps length 1. The derivative of a row formula would be
+/// stored in the shape of the differences. The derivative of this operation is summed in the kernel that computes it.
 struct LargestDifference {
     axis: AxisSet,
 }
@@ -139,8 +139,8 @@ impl Operation for LargestDifference {
 /// Computes the p-norm distances of rows i < j of x `[N, D]`, in the order (0, 1), (0, 2), .., (1, 2), ..:
 /// `[N(N − 1)/2]`.
 ///
-/// The distances are elements of `cdist(x, x, p)`, with its range and memory: a few arrays `[N, N]`, even in the
-/// gradient.
+/// The distances are elements of `cdist(x, x, p)` and have the same range. Like it, the operation and its gradient
+/// store a few arrays `[N, N]`.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless x is a matrix; [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for
@@ -184,7 +184,8 @@ pub fn cosine_similarity(a: &Tensor, b: &Tensor, axis: isize, eps: f64) -> Resul
     let shape = check::common_shape("cosine_similarity", &[a, b], "a and b must broadcast")?;
     in_single!("cosine_similarity", [a, b] => cosine_similarity(a, b, axis, eps));
     let axis = shape.axis("cosine_similarity", axis)?;
-    // Vectors are normalized before they are broadcast. An axis of length 1 belongs to a longer vector.
+    // Vectors are normalized before they are broadcast. But an operand with length 1 along the axis is broadcast first,
+    // because its vectors have the broadcast length.
     let unit = |x: &Tensor| {
         let local_axis = (axis + x.rank()).checked_sub(shape.rank());
         match local_axis.filter(|&local_axis| x.shape()[local_axis] == shape[axis]) {
@@ -210,7 +211,7 @@ pub fn normalize(x: &Tensor, p: f64, axis: isize, eps: f64) -> Result<Tensor> {
     arithmetic::div(x, &arithmetic::maximum(&reductions::norm(x, p, over(axis).keepdims())?, eps)?)
 }
 
-/// Scales down every slice along an axis whose p-norm exceeds `max_norm`, so that its norm is `max_norm`.
+/// Scales every slice along an axis down to the p-norm `max_norm` if its p-norm is larger.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] for fewer than two axes; [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers;
@@ -233,7 +234,7 @@ pub fn renorm(x: &Tensor, p: f64, axis: isize, max_norm: f64) -> Result<Tensor> 
     let length = reductions::norm(x, p, over(other_axes).keepdims())?;
     let exceeds = compare::gt(&length, max_norm)?;
     if max_norm == 0.0 {
-        // The quotient below divides by `max_norm`.
+        // The quotient below would divide by `max_norm`, which is 0.
         return arithmetic::where_(&exceeds, 0.0, x);
     }
     // PyTorch also adds 1e-7; it avoids a division by a norm of 0.

@@ -72,8 +72,8 @@ pub fn feature_dropout(x: &Tensor, p: f64) -> Result<Tensor> {
 
 /// Applies dropout for self-normalizing networks (Klambauer et al. 2017).
 ///
-/// Dropped elements get the value of `selu` at −∞. The result is scaled and shifted so that a mean of 0 and a variance
-/// of 1 are preserved.
+/// Dropped elements are replaced by the limit of `selu` at −∞. The result is scaled and shifted so that a mean of 0 and
+/// a variance of 1 are preserved.
 ///
 /// # Errors
 /// The errors of [`dropout`].

@@ -32,8 +32,9 @@ pub struct EmbeddingOptions {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless the table is a matrix; [`Error::DTypeMismatch`] for indices that are not integers;
-/// [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for a padding index outside the table or a norm that is not
-/// positive; [`Error::InPlaceOnTracked`] for `max_norm` with a table that is the result of a tracked operation.
+/// [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for a padding index outside the table, or a maximum norm or
+/// order p that is not positive; [`Error::InPlaceOnTracked`] for `max_norm` with a table that is the result of a
+/// tracked operation.
 #[tensor_method]
 pub fn embedding(table: &Tensor, index: &Tensor, options: EmbeddingOptions) -> Result<Tensor> {
     let op = "embedding";
@@ -52,7 +53,7 @@ pub fn embedding(table: &Tensor, index: &Tensor, options: EmbeddingOptions) -> R
     if padding.is_none() && !options.scale_by_frequency {
         return Ok(selected);
     }
-    // The gradient factor of each selected row.
+    // The factor by which the gradient of each selected row is multiplied.
     let mut scale = fill::ones(index.shape(), table.dtype())?;
     if options.scale_by_frequency {
         let flat = view::ravel(&index)?;
@@ -76,7 +77,7 @@ pub(in crate::ops) fn padding_row(op: &'static str, padding: isize, rows: usize)
     if inside {
         Ok(row as i64)
     } else {
-        Err(Error::invalid(op, format!("row {padding} is outside the table of {rows} rows")))
+        Err(Error::invalid(op, format!("the padding index {padding} is outside the table, which has {rows} rows")))
     }
 }
 

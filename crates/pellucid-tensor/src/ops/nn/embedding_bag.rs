@@ -24,7 +24,7 @@ pub struct EmbeddingBagOptions<'a> {
     pub offsets: Option<&'a Tensor>,
     /// Whether the last offset is the end of the last bag instead of the start of a further bag.
     pub include_last_offset: bool,
-    /// The reduction of the rows of a bag: sum, mean or maximum. An empty bag gives zeros.
+    /// The reduction of the rows of a bag: sum, mean or maximum. The result for an empty bag is zeros.
     pub mode: ScatterReduceOp,
     /// Factors of the rows, with the shape of the indices; for sums only.
     pub weights: Option<&'a Tensor>,
@@ -58,12 +58,12 @@ impl Default for EmbeddingBagOptions<'_> {
 /// # Errors
 /// [`Error::ShapeMismatch`] unless the table is a matrix, and the indices a matrix or a vector with offsets;
 /// [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`]; [`Error::InvalidArgument`] for an unsupported mode, weights
-/// without a sum, frequencies with a maximum, a padding index outside the table, or a norm that is not positive;
-/// [`Error::InPlaceOnTracked`] for `max_norm` with a table that is the result of a tracked operation.
+/// without a sum, frequencies with a maximum, a padding index outside the table, or a maximum norm or order p that is
+/// not positive; [`Error::InPlaceOnTracked`] for `max_norm` with a table that is the result of a tracked operation.
 ///
-/// Offsets must ascend from 0 to at most the number of indices. In eager mode, other offsets are an
-/// [`Error::InvalidArgument`]. In lazy and captured steps they make the entire result NaN. For a table of integers,
-/// they are an [`Error::IndexOutOfBounds`] of the call that runs the kernel.
+/// Offsets must ascend from 0 to at most the number of indices. In eager mode on the CPU, other offsets are an
+/// [`Error::InvalidArgument`]. In lazy and captured steps, and on a GPU, invalid offsets make the entire result NaN. If
+/// the table contains integers, the call that runs the kernel returns an [`Error::IndexOutOfBounds`] instead.
 #[tensor_method]
 pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOptions<'_>) -> Result<Tensor> {
     let op = "embedding_bag";
@@ -75,11 +75,11 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
         return Err(Error::invalid(op, "the mode must be Sum, Mean or Max"));
     }
     if options.scale_by_frequency && options.mode == ScatterReduceOp::Max {
-        return Err(Error::invalid(op, "scale_by_frequency requires the mode Sum or Mean"));
+        return Err(Error::invalid(op, "scale_by_frequency is supported only in the modes Sum and Mean"));
     }
     if let Some(weights) = options.weights {
         if options.mode != ScatterReduceOp::Sum {
-            return Err(Error::invalid(op, "weights require the mode Sum"));
+            return Err(Error::invalid(op, "weights are supported only in the mode Sum"));
         }
         if weights.shape() != index.shape() {
             let help = "weights must have the shape of the indices";
@@ -137,8 +137,8 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
     }
 }
 
-/// Returns the starts of bags that are sums or means of all their rows, followed by the number of indices; `None` for
-/// other bags. If the offsets are invalid, all starts are 0.
+/// If each bag is the sum or the mean of all its rows, returns the starts of the bags, followed by the number of
+/// indices; otherwise `None`. If the offsets are invalid, all starts are 0.
 fn plain_starts(
     table: &Tensor,
     index: &Tensor,
@@ -197,8 +197,8 @@ struct Bags {
     count: usize,
     /// The bag of every index; `count` marks an index in no bag.
     index_bags: Tensor,
-    /// A 0-d mask that is true if the offsets are valid. It exists only in lazy and captured steps, which cannot read
-    /// offsets.
+    /// A 0-d mask that is true if the offsets are valid. It exists only if the offsets cannot be read: in lazy and
+    /// captured steps, and on a GPU.
     is_valid: Option<Tensor>,
 }
 
@@ -234,8 +234,8 @@ fn bags(op: &'static str, index: &Tensor, options: &EmbeddingBagOptions<'_>) -> 
     }
 }
 
-/// Returns an error for offsets that do not ascend from 0 to at most the number of indices. In lazy and captured steps,
-/// returns the mask of [`Bags::is_valid`] instead.
+/// Returns an error for offsets that do not ascend from 0 to at most the number of indices. If the offsets cannot be
+/// read, returns the mask of [`Bags::is_valid`] instead.
 fn check_offsets(op: &'static str, offsets: &Tensor, indices: usize) -> Result<Option<Tensor>> {
     let n = offsets.size();
     if !check::is_readable(offsets) {

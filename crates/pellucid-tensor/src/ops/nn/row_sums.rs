@@ -24,11 +24,11 @@ pub(in crate::ops) struct RowTerms<'a> {
 }
 
 /// Computes `y[i] = Σ weights[k] · table[rows[k]]` over the terms k of each sum, for a table `[R, D]` of dtype `f32` or
-/// `f64`. Errors of an index name `op`.
+/// `f64`. The error for an invalid index names `op`.
 pub(in crate::ops) fn row_sums(op: &'static str, table: &Tensor, terms: &RowTerms<'_>) -> Result<Tensor> {
     let &RowTerms { starts, sum_indices, rows, weights, terms_per_sum } = terms;
     let has_all = |count: usize| count * (starts.size() - 1) == rows.size();
-    debug_assert!(terms_per_sum.is_none_or(has_all), "sums must have {terms_per_sum:?} terms");
+    debug_assert!(terms_per_sum.is_none_or(has_all), "every sum must have {terms_per_sum:?} terms");
     apply_one(RowSums { op, terms_per_sum }, &[table, starts, rows, weights, sum_indices])
 }
 

@@ -41,7 +41,7 @@ pub fn gradient(y: &Tensor, spacing: Spacing<'_>, axis: isize, edge_order: usize
         Spacing::Step(step) => fill::full([len - 1], step, y.dtype())?,
         Spacing::Points(points) if points.shape()[..] == [len] => scan::diff(&wide_integers(points)?, 1, 0)?,
         Spacing::Points(points) => {
-            let help = format!("points must be 1-D with the length of axis {at}");
+            let help = format!("points must be a vector with the length of axis {at}");
             return Err(Error::shapes(op, [y.shape(), points.shape()], help));
         }
     };
@@ -52,7 +52,8 @@ pub fn gradient(y: &Tensor, spacing: Spacing<'_>, axis: isize, edge_order: usize
     let ((left, right), (before, after)) = (both(&steps)?, both(&slopes)?);
     let inside = arithmetic::add(arithmetic::mul(&left, &after)?, arithmetic::mul(&right, &before)?)?;
     let inside = arithmetic::div(&inside, &arithmetic::add(&left, &right)?)?;
-    // The derivative at an end is its slope. For order 2, its difference from the next slope corrects it.
+    // The derivative at an end is the slope of the last segment. For order 2, it is corrected by the difference between
+    // this slope and the slope of the neighbouring segment.
     let end = |point: usize, next: usize| -> Result<Tensor> {
         let slope = last(&slopes, point, 1)?;
         if edge_order == 1 {

@@ -84,7 +84,7 @@ pub(in crate::ops) fn wide_integers(x: &Tensor) -> Result<Tensor> {
     if x.dtype().is_float() { Ok(x.clone()) } else { copy::to_dtype(x, DType::I64) }
 }
 
-/// Returns the negative axis, because points may have more leading axes than the samples.
+/// Returns the axis counted from the end, because points may have more leading axes than the samples.
 fn axis_from_end(y: &Tensor, axis: isize) -> Result<isize> {
     Ok(y.shape().axis("trapezoid", axis)? as isize - y.rank() as isize)
 }

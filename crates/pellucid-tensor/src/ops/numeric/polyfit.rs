@@ -19,8 +19,8 @@ use pellucid_ir::{DType, Error, Result, formula};
 /// Evaluates the polynomial with these coefficients, the highest power first, at every element of x (Horner's rule).
 ///
 /// This is NumPy's `polyval`: the coefficients are a vector `[n]` of a polynomial of degree n − 1; without coefficients
-/// the value is 0. Both operands have gradients. Dtypes are promoted. The gradient uses about 3 times the memory of x
-/// for any number of coefficients, and each further derivative about 2 times more.
+/// the value is 0. Both operands are differentiable. Dtypes are promoted. The gradient uses about 3 times the memory of
+/// x for any number of coefficients, and each further derivative about 2 times more.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -128,8 +128,8 @@ impl Operation for PowerSums {
 ///
 /// This is NumPy's `polyfit`: x is `[N]`, and y `[N]` or `[N, K]` for K polynomials; the result is `[degree + 1]` or
 /// `[degree + 1, K]`. x is scaled by a power of two, so that its powers do not overflow. The powers are scaled to unit
-/// length. Singular values up to max(N, degree + 1)·ε of the largest count as zero (see [`lstsq`](crate::ops::lstsq)).
-/// Both operands have gradients.
+/// length. Singular values up to max(N, degree + 1)·ε times the largest one count as zero (see
+/// [`lstsq`](crate::ops::lstsq)). Both operands are differentiable.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -155,7 +155,7 @@ pub fn polyfit(x: &Tensor, y: &Tensor, degree: usize) -> Result<Tensor> {
     let (_, e) = numbers::frexp(&reductions::max(&arithmetic::abs(&x.detach())?, ..)?)?;
     let powers = view::flip(&linalg::vander(&transcendental::ldexp(x, &arithmetic::neg(&e)?)?, Some(count))?, -1)?;
     let lengths = reductions::norm(&powers, 2.0, 0)?;
-    // A power that is 0 at all points gets the coefficient 0.
+    // If a power is 0 at all points, its coefficient is 0.
     let lengths = arithmetic::where_(&compare::gt(&lengths, 0.0)?, &lengths, 1.0)?;
     let scaled = linalg::lstsq(&arithmetic::div(&powers, &lengths)?, y, None)?.solution;
     let exponents = arithmetic::mul(&e, &arithmetic::sub(&create::indices(count)?, degree as i64)?)?;
@@ -177,11 +177,12 @@ pub struct InterpOptions {
 /// Evaluates the piecewise linear function through the points (pᵢ, vᵢ) at every element of x. Before the first and
 /// after the last point it is constant.
 ///
-/// This is NumPy's `interp`: points and values are vectors of the same length, and the points ascend. At a repeated
-/// point, the function has the last value. NaN stays NaN. All operands have gradients; the gradient of x is the slope.
-/// The result of integers is `f32`. Eager mode checks the order of the points. In lazy and captured steps, the result
-/// for points that descend is NaN. With a period, x and the points are taken modulo the period, and the points need not
-/// be ordered; the function connects the last point of a period with the first point of the next.
+/// This is NumPy's `interp`: points and values are vectors of the same length, and the points ascend. If points are
+/// equal, the function has the last of their values there. NaN stays NaN. All operands are differentiable; the
+/// derivative with respect to x is the slope. The result of integers is `f32`. The order of the points is checked in
+/// eager mode on the CPU. Otherwise, the interpolated values are NaN if the points descend. With a period, x and the
+/// points are taken modulo the period, and the points need not be ordered; the function connects the last point of a
+/// period with the first point of the next.
 ///
 /// [`searchsorted`](crate::ops::searchsorted) finds the segments. In addition to operands and result, the operation
 /// stores the ends of every element's segment: two arrays of x's shape in `i64`, and four in its dtype.
@@ -201,7 +202,7 @@ pub struct InterpOptions {
 /// # Errors
 /// [`Error::ShapeMismatch`] unless points and values are vectors of the same length, at least 1;
 /// [`Error::InvalidArgument`] for a period that is 0 or not finite, or is given with `left` or `right`, and, in eager
-/// mode, for points that descend without a period.
+/// mode on the CPU, for points that descend without a period.
 #[tensor_method]
 pub fn interp(x: &Tensor, points: &Tensor, values: &Tensor, options: InterpOptions) -> Result<Tensor> {
     let op = "interp";

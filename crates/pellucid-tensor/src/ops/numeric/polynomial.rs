@@ -49,7 +49,7 @@ impl PolynomialDerivative {
         if self.has_one_order && self.max_order < self.derivative as i64 {
             return fill::zeros_like(x);
         }
-        // Selects the values of the polynomial of order k.
+        // Replaces the elements of y whose order is k by `values`.
         let select = |k: i64, values: &Tensor, y: &Tensor| match self.has_one_order {
             true => Ok(values.clone()),
             false => arithmetic::where_(&compare::eq(orders, k)?, values, y),
@@ -160,11 +160,11 @@ families! {
     shifted_chebyshev_v: 4.0, -3.0, [4.0, 0.0, -2.0, 0.0, -1.0, 0.0, 0.0];
     /// Computes W_n(2x − 1), the Chebyshev polynomial of the fourth kind on [0, 1].
     shifted_chebyshev_w: 4.0, -1.0, [4.0, 0.0, -2.0, 0.0, -1.0, 0.0, 0.0];
-    /// Computes H_n(x), the physicists' Hermite polynomial, with weight e^(−x²).
+    /// Computes H_n(x), the physicists' Hermite polynomial, orthogonal with the weight e^(−x²).
     hermite_h: 2.0, 0.0, [2.0, 0.0, 0.0, 0.0, 2.0, 0.0, -2.0];
-    /// Computes He_n(x), the probabilists' Hermite polynomial, with weight e^(−x²/2).
+    /// Computes He_n(x), the probabilists' Hermite polynomial, orthogonal with the weight e^(−x²/2).
     hermite_he: 1.0, 0.0, [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, -1.0];
-    /// Computes L_n(x), the Laguerre polynomial, with weight e^(−x) on x ≥ 0.
+    /// Computes L_n(x), the Laguerre polynomial, orthogonal with the weight e^(−x) on x ≥ 0.
     laguerre_l: -1.0, 1.0, [0.0, -1.0, 2.0, -1.0, -1.0, 1.0, 0.0];
     /// Computes P_n(x), the Legendre polynomial, orthogonal on [−1, 1].
     legendre_p: 1.0, 0.0, [2.0, -1.0, 0.0, 0.0, -1.0, 1.0, 0.0];

@@ -19,7 +19,7 @@ pub enum WindowFunction<'a> {
     Cosine,
     /// exp(−|k − center|/tau).
     Exponential {
-        /// The index with weight 1. Symmetric windows only support the default n/2.
+        /// The index with weight 1. The default is n/2. Symmetric windows support only the default.
         center: Option<f64>,
         /// The number of steps in which the weight decays by the factor e.
         tau: f64,
@@ -45,7 +45,7 @@ pub enum WindowFunction<'a> {
         /// The shape parameter β, at least 0; larger values narrow the window.
         beta: f64,
     },
-    /// `GeneralCosine` of 0.3635819, 0.4891775, 0.1365995 and 0.0106411 (Nuttall 1981).
+    /// `GeneralCosine` with the coefficients 0.3635819, 0.4891775, 0.1365995 and 0.0106411 (Nuttall 1981).
     Nuttall,
 }
 
@@ -61,7 +61,11 @@ pub enum WindowFunction<'a> {
 pub fn signal_window(window: WindowFunction<'_>, count: usize, symmetric: bool, dtype: DType) -> Result<Tensor> {
     let op = "signal_window";
     if !matches!(dtype, DType::F32 | DType::F64) {
-        return Err(Error::dtypes(op, [dtype], "the dtype must be F32 or F64; convert the result with to_dtype()"));
+        return Err(Error::dtypes(
+            op,
+            [dtype],
+            "the dtype must be F32 or F64; create the window in F32, and convert it with to_dtype()",
+        ));
     }
     let n = if symmetric || count <= 1 { count.saturating_sub(1) } else { count } as f64;
     // A single weight is at the center.

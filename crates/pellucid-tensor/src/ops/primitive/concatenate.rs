@@ -51,8 +51,8 @@ pub(in crate::ops) fn as_refs<T: AsRef<Tensor>>(tensors: &[T]) -> SmallVec<[&Ten
     tensors.iter().map(AsRef::as_ref).collect()
 }
 
-/// Concatenates tensors along an existing axis. Ranks and all other axes must be equal (no broadcasting); dtypes are
-/// promoted. The list contains tensors or references.
+/// Concatenates tensors along an existing axis. The ranks, and the lengths of all other axes, must be equal (no
+/// broadcasting); dtypes are promoted. The list contains tensors or references.
 ///
 /// ```
 /// use pellucid::{Tensor, ops};
@@ -75,7 +75,7 @@ fn concatenate_all(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
     let Some(first) = tensors.first() else {
         return Err(Error::invalid(
             "concatenate",
-            "the list of tensors is empty; an empty result is zeros(shape, dtype)",
+            "the list of tensors is empty; create an empty result with zeros(shape, dtype)",
         ));
     };
     let axis = first.shape().axis("concatenate", axis)?;
@@ -106,8 +106,8 @@ fn concatenate_all(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
     apply_one(Concatenate { axis, lengths }, &cast.iter().collect::<SmallVec<[&Tensor; 4]>>())
 }
 
-/// All splits as outputs of one node, whose gradient is their concatenation. One slice per split would allocate a
-/// gradient of the full shape for each split.
+/// Computes all parts of a split as the outputs of one node. Its gradient is the concatenation of the gradients of the
+/// parts. A separate node for each part would allocate one gradient of the full shape per part.
 struct Split {
     axis: usize,
     lengths: Vec<usize>,
@@ -157,7 +157,7 @@ impl Operation for Split {
 
 /// The lengths of the results of [`split`].
 ///
-/// Converts from an integer, the length of every result, and from a list of lengths.
+/// Can be created from an integer, the length of every result, or from a list of lengths.
 #[derive(Clone, Debug)]
 pub enum SplitSizes {
     /// The length of every result; the last one may be shorter.
@@ -168,7 +168,8 @@ pub enum SplitSizes {
 
 from_integers!(SplitSizes, number: SplitSizes::Each, list: |list| SplitSizes::List(Iterator::collect(list)));
 
-/// Splits x along an axis into views: into results of `sizes` indices each, or of these lengths.
+/// Splits x along an axis into views. `sizes` is the length of every view (the last one may be shorter), or a list of
+/// the lengths.
 ///
 /// [`tensor_split`](crate::ops::tensor_split) splits into a number of results or before indices, like NumPy's `split`.
 ///

@@ -103,7 +103,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::ReadInCapture`](crate::Error::ReadInCapture) for a copy between devices inside a captured step;
-    /// [`Error::DeviceUnavailable`](crate::Error::DeviceUnavailable) for a name without a device;
+    /// [`Error::DeviceUnavailable`](crate::Error::DeviceUnavailable) for the name of a device that does not exist;
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) and other errors of the device.
     #[panicking_form]
     #[doc(alias("cuda", "cpu"))]
@@ -116,8 +116,8 @@ impl Tensor {
     }
 
     /// Converts a leaf and its gradient to another dtype in place. It stays the same tensor: all its handles use the
-    /// new elements. Existing views keep the old elements. A gradient of an earlier forward computation is converted
-    /// when a backward pass adds it.
+    /// new elements. Existing views keep the old elements. If a graph was recorded before the conversion, its gradient
+    /// is converted when a backward pass accumulates it.
     ///
     /// ```
     /// use pellucid::{DType, Tensor};
@@ -130,8 +130,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::DTypeMismatch`] if the tensor requires a gradient and `dtype` is not a float. If the dtype differs,
-    /// [`Error::InvalidArgument`] for a result (use [`Tensor::to_dtype`]), for a view, for a tensor with views and a
-    /// layout that is not contiguous, and inside a captured step; errors of the device.
+    /// [`Error::InvalidArgument`] for a tensor that is not a leaf (use [`Tensor::to_dtype`]), for a view, for a tensor
+    /// with views and a layout that is not contiguous, and inside a captured step; errors of the device.
     #[panicking_form]
     pub fn try_to_dtype_(&self, dtype: DType) -> Result<()> {
         if self.dtype() == dtype {

@@ -132,7 +132,7 @@ fn evenly_stepped(start: Scalar, end: Scalar, step: Scalar, dtype: DType) -> Res
     }
     let has_fraction = |x: &Scalar| !DType::I64.represents(*x);
     if let Some(x) = [start, end, step].iter().find(|x| has_fraction(x)) {
-        let why = format!("{x} is not an integer, and the dtype is {dtype}; use a float dtype");
+        let why = format!("{x} is not an integer, but the dtype is {dtype}; use a float dtype");
         return Err(reason(&why));
     }
     let (a, b, s) = (start.to_i64() as i128, end.to_i64() as i128, step.to_i64() as i128);
@@ -190,7 +190,7 @@ pub(in crate::ops) fn tensor_from_fn(count: usize, element: impl Fn(usize) -> Sc
     let shape = Shape::from([count]);
     let sized = |error: Error| error.with_shape(&shape);
     match dtype {
-        // The largest tensors have this dtype, so they are created without an intermediate `f64` tensor.
+        // Large tensors usually have this dtype, so they are created without an intermediate `f64` tensor.
         DType::F32 => {
             let values = host_values(count, (0..count).map(|i| element(i).to_f64() as f32)).map_err(sized)?;
             from_host(&values, &shape)

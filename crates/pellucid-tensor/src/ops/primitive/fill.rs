@@ -17,7 +17,7 @@ pub(crate) fn written_scalar(op: &'static str, value: Scalar, dtype: DType) -> R
 }
 
 /// Returns an error for an element of the list `values` that the integer `dtype` of a written tensor cannot represent.
-/// A captured step does not check them.
+/// In a captured step, the elements are not checked.
 pub(crate) fn check_written_list(op: &'static str, values: &Tensor, dtype: DType) -> Result<()> {
     if dtype == values.dtype() || !dtype.is_int() || !values.is_readable() {
         return Ok(());
@@ -127,7 +127,7 @@ pub fn full_like(x: &Tensor, value: impl Into<Scalar>) -> Result<Tensor> {
     full_on_device_of(x, x.shape().clone(), value, x.dtype())
 }
 
-/// Returns a tensor filled with `value` on x's device. It is free if x is free.
+/// Returns a tensor filled with `value` on x's device. The result is free if x is free.
 ///
 /// # Errors
 /// The errors of [`full`].

@@ -1,6 +1,6 @@
 //! Gather and its transpose, scatter-add: selecting elements by index tensors, and accumulating values at them.
 //!
-//! Gather and scatter-add are the gradients of each other, which gives derivatives of every order. Repeated indices
+//! Gather and scatter-add are the gradients of each other, so derivatives of every order exist. Repeated indices
 //! accumulate in a fixed order.
 
 use crate::autograd::{apply_one, interface::*};
@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 /// The elements that index tensors select from an array, and the position of the index axes in the result.
 #[derive(Clone)]
 pub(in crate::ops) struct Selection {
-    /// The operation that errors of an index name.
+    /// The operation that the error for an invalid index names.
     pub(in crate::ops) op: &'static str,
     /// Whether negative indices count from the end. Otherwise they are out of bounds.
     pub(in crate::ops) from_end: bool,
@@ -33,7 +33,7 @@ impl Selection {
         Selection { op, from_end: true, index: Index::Along(axis), place: 0 }
     }
 
-    /// Selects slices of one axis. The axes of the index tensor replace the axis in the values.
+    /// Selects slices of one axis. In the values, the axes of the index tensor replace the indexed axis.
     pub(in crate::ops) fn slices(op: &'static str, axis: usize) -> Selection {
         Selection { op, from_end: true, index: Index::Axes(smallvec![axis]), place: axis }
     }
@@ -158,7 +158,7 @@ pub(crate) fn scatter_add_axis(x: &Tensor, axis: usize, index: &Tensor, len: usi
 
 /// Returns the slices of x at indices of an axis (PyTorch's `index_select`, for index tensors of any rank).
 ///
-/// The axes of the index tensor replace the axis. Negative indices count from the end.
+/// In the result, the axes of the index tensor replace the indexed axis. Negative indices count from the end.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`], [`Error::IndexOutOfBounds`], [`Error::DTypeMismatch`] for an index tensor without an
@@ -192,16 +192,14 @@ pub fn take_along_axis(x: &Tensor, index: &Tensor, axis: isize) -> Result<Tensor
     gather_along(outermost_operation(op), x, &index, axis)
 }
 
-/// Computes [`take_along_axis`] of checked operands for another operation, which errors name.
+/// Computes [`take_along_axis`] of checked operands for the operation `op`, which errors name.
 pub(in crate::ops) fn gather_along(op: &'static str, x: &Tensor, index: &Tensor, axis: usize) -> Result<Tensor> {
     Selection::along(op, axis).gather(x, std::slice::from_ref(index))
 }
 
 pub(in crate::ops) fn check_index_shape(op: &'static str, shape: &Shape, index: &Shape, axis: usize) -> Result<()> {
     let fits = shape.rank() == index.rank() && (0..shape.rank()).all(|k| k == axis || index[k] <= shape[k]);
-    let help = format!(
-        "the index must have the tensor's rank, and must not be longer than the tensor along any axis except {axis}"
-    );
+    let help = format!("the index must have the rank of x, and must not be longer than x along any axis except {axis}");
     if fits { Ok(()) } else { Err(Error::shapes(op, [shape, index], help)) }
 }
 

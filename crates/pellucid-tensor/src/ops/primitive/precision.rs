@@ -128,8 +128,8 @@ macro_rules! in_policy_dtype {
 
 pub(crate) use in_policy_dtype;
 
-/// Returns the dtype in which a kernel computes and stores results of these operands if it differs from their dtype:
-/// `f32` for half precision. [`round_to_operands`] must round the result of the operation.
+/// Returns the dtype in which a kernel computes and stores results of these operands, if it differs from their promoted
+/// dtype: `f32` for half precision. [`round_to_operands`] must round the result of the operation.
 #[inline]
 pub(crate) fn widened_dtype(operands: &[&Tensor]) -> Option<DType> {
     operands.iter().map(|t| t.dtype()).reduce(DType::promote).filter(|&d| is_half(d)).map(|_| DType::F32)
@@ -148,7 +148,7 @@ pub(crate) fn round_to_operands(op: &str, operands: &[&Tensor], y: Tensor) -> Re
     }
 }
 
-/// Returns [`widened_dtype`] for the operands of a gradient formula.
+/// Returns `f32` if no operand that a gradient formula reads is `f32` or `f64`, otherwise `None`.
 pub(crate) fn single_for(
     reads: &[GradientInput],
     saved: &SavedTensors,

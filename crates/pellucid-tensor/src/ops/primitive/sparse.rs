@@ -1,6 +1,6 @@
 //! Products of constant sparse matrices and the lines along an axis.
 //!
-//! The gradient of a product is the product with the transposed matrix, which gives derivatives of every order.
+//! The gradient of a product is the product with the transposed matrix, so derivatives of every order exist.
 
 use crate::array::{host_values, host_vec};
 use crate::autograd::{apply_one, interface::*};
@@ -12,7 +12,7 @@ use pellucid_ir::kernel::{self, Kernel};
 use pellucid_ir::{DType, Result};
 use std::sync::Arc;
 
-/// A sparse matrix in compressed rows.
+/// A sparse matrix in the compressed sparse row (CSR) format.
 pub(in crate::ops) struct SparseMatrix {
     /// The number of columns.
     width: usize,
@@ -40,8 +40,8 @@ impl SparseMatrix {
         })
     }
 
-    /// Adds a row with these columns and weights. Terms with weight 0 are dropped, so that NaN and ∞ reach only outputs
-    /// that use them.
+    /// Adds a row with these columns and weights. Terms with weight 0 are dropped, so that a NaN or ∞ in x affects only
+    /// outputs with a nonzero weight for it.
     pub(in crate::ops) fn push_row(&mut self, terms: impl IntoIterator<Item = (usize, f64)>) {
         for (column, weight) in terms.into_iter().filter(|term| term.1 != 0.0) {
             self.columns.push(column as i64);

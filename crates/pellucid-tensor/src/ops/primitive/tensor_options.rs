@@ -40,7 +40,8 @@ impl Tensor {
     /// ```
     ///
     /// # Panics
-    /// Panics if [`Tensor::try_with_options`] returns an error, and if the lengths of nested data do not fit.
+    /// Panics if [`Tensor::try_with_options`] returns an error, and if nested arrays at the same depth differ in
+    /// length.
     #[track_caller]
     pub fn with_options(data: impl Into<Tensor>, options: TensorOptions) -> Tensor {
         panic::unwrap(leaf_with_options(data.into(), options))
@@ -68,7 +69,7 @@ fn leaf_with_options(data: Tensor, options: TensorOptions) -> Result<Tensor> {
     if let Some(device) = device {
         leaf = leaf.try_to(device)?;
     }
-    // The identity of a view would link the leaf to the storage's other views.
+    // A view would link the leaf to the other views of its storage.
     let leaf = leaf.detach();
     leaf.set_requires_grad(requires_grad)?;
     leaf.set_retain_grad(retain_grad);

@@ -21,7 +21,7 @@ pub(crate) fn via_definition(
     definition_gradients(&inputs, &outputs, gradients, create_graph)
 }
 
-/// Returns tracked tensors with these elements, and with their history if they have one.
+/// Returns tracked tensors with the elements of the inputs, and with the history of each input that has one.
 fn tracked_inputs(inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
     let tracked = |t: &&Tensor| if t.requires_grad() { identity(t) } else { Ok(t.detach().requires_grad_(true)) };
     inputs.iter().map(tracked).collect()

@@ -1,6 +1,7 @@
 //! Views: other layouts of the same storage. A kernel runs only if strides require a copy.
 //!
-//! The gradient of a view is the inverse view.
+//! The gradient of a reshape or a permutation is the inverse view. The gradient of a slice is a copy that is zero
+//! outside the slice.
 
 use crate::autograd::{apply_one, interface::*};
 use crate::grad_mode::is_grad_enabled;

@@ -151,7 +151,7 @@ pub fn addbmm(x: &Tensor, a: &Tensor, b: &Tensor, beta: impl Into<Scalar>, alpha
     })
 }
 
-/// Returns an error unless A and B are batches of matrices with fitting shapes.
+/// Returns an error unless A and B are batches of matrices with compatible shapes.
 fn check_batches(op: &'static str, tensors: [&Tensor; 3]) -> Result<()> {
     check_ranks(
         op,

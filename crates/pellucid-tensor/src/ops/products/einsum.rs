@@ -57,7 +57,7 @@ const ALL_ORDERS: usize = 8;
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for a malformed equation, or one that does not fit the number of factors and axes;
-/// [`Error::ShapeMismatch`] if axes with the same label have different lengths other than 1.
+/// [`Error::ShapeMismatch`] if axes with the same label have different lengths, and neither length is 1.
 #[operation(autocast = Half)]
 pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
     let invalid = |reason: String| Error::invalid("einsum", format!("{reason} in \"{equation}\""));
@@ -314,8 +314,8 @@ impl LabelledFactor {
         let inner: usize = lengths(&self, &summed).iter().product();
         let shape: Shape = [&stacks[..], &rows[..], &columns[..]].concat().into();
         if summed.is_empty() {
-            // Without a sum the product is elementwise: each factor gets axes of length 1 for the labels of the other
-            // factor.
+            // Without a sum the product is elementwise: axes of length 1 are added to each factor for the labels of the
+            // other factor.
             let ones = |n: usize| vec![1usize; n];
             let a = self.permuted(&[&stack[..], &left[..]].concat())?;
             let a = view::reshape(&a, Shape::from([&stacks[..], &rows[..], &ones(right.len())[..]].concat()))?;
@@ -359,8 +359,8 @@ pub fn tensordot(a: &Tensor, b: &Tensor, axes_a: &[isize], axes_b: &[isize]) -> 
     if !from.iter().zip(&to).all(fits) {
         return Err(Error::shapes(op, [a.shape(), b.shape()], "paired axes must have equal lengths, or length 1"));
     }
-    // The axes of a are labelled 0, 1, ... A paired axis of b gets the label of its axis of a; any other axis of b gets
-    // the next label.
+    // The axes of a are labelled 0, 1, ... A paired axis of b has the label of the axis of a with which it is paired;
+    // each other axis of b has a new label.
     let left: Vec<Label> = (0..a.rank()).map(Label::Under).collect();
     let partner = |k: usize| to.iter().position(|&t| t == k).map_or(a.rank() + k, |i| from[i]);
     let right: Vec<Label> = (0..b.rank()).map(|k| Label::Under(partner(k))).collect();
@@ -371,7 +371,8 @@ pub fn tensordot(a: &Tensor, b: &Tensor, axes_a: &[isize], axes_b: &[isize]) -> 
     contract(&[a, b], vec![left, right], &result)
 }
 
-/// Computes the sum of products over the last axes of both operands (NumPy's `inner`). A 0-d operand is a factor.
+/// Computes the sum of products over the last axes of both operands (NumPy's `inner`). A 0-d operand is multiplied with
+/// every element of the other operand.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the last axes differ in length.
@@ -415,7 +416,7 @@ pub fn bilinear(a: &Tensor, c: &Tensor, weight: &Tensor, bias: Option<&Tensor>) 
     for (name, input, features) in [("first", a, left), ("second", c, right)] {
         if input.shape().last() != Some(&features) {
             let help = format!(
-                "the {name} input must have {features} features on its last axis, as the weight {} has",
+                "the {name} input must have {features} features on its last axis, like the weight {}",
                 weight.shape()
             );
             return Err(Error::shapes("bilinear", [a.shape(), c.shape()], help));

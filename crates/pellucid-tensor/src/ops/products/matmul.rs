@@ -1,4 +1,4 @@
-//! Matrix products of operands of all ranks.
+//! Matrix products of operands of any rank.
 
 use crate::autocast::autocast_off;
 use crate::autograd::{apply_one, interface::*};
@@ -80,8 +80,8 @@ impl Operation for MatrixProduct {
     }
 }
 
-/// Submits the kernel into a new array. Its epilogue adds the bias block by block. In half precision it reads the
-/// product in `f32`, so the sum is rounded once.
+/// Submits the kernel into a new array. With a bias, the epilogue of the kernel adds the bias block by block. In half
+/// precision the epilogue reads the product in `f32`, so the sum is rounded once.
 fn multiply(device: Device, [a, b]: [&Array; 2], bias: Option<&Array>) -> Result<Array> {
     let added = formula!(|product, bias| product + bias);
     let program = |bias: &Array| match bias.dtype() {

@@ -2,7 +2,8 @@
 //!
 //! The process has one seed. Every thread that draws without an explicit generator has a stream with a separate key. So
 //! no two threads draw the same numbers, and no draw waits for another thread. [`manual_seed`] changes the seed and
-//! increments its generation. A thread compares the generation before it draws, which costs one atomic load.
+//! increments its generation. Before a thread draws, it compares this generation with the generation of its stream, by
+//! one atomic load.
 
 use crate::device::Device;
 use crate::engine;
@@ -64,7 +65,8 @@ impl Generator {
         Generator::from_states(Tensor::from([seed as i64, 0]), Vec::new())
     }
 
-    /// Creates a generator that continues at these states, on the CPU and on other devices, and advances them.
+    /// Creates a generator that continues at these states, on the CPU and on other devices. Draws advance the given
+    /// tensors.
     fn from_states(state: Tensor, others: DeviceStates) -> Generator {
         Generator { state, others: Arc::new(Mutex::new(others)), records: Vec::new() }
     }
@@ -76,8 +78,9 @@ impl Generator {
         Generator { records, ..self.clone() }
     }
 
-    /// Returns a generator that continues at the recorded states, without advancing them. On devices without a recorded
-    /// state, it starts with this generator's key.
+    /// Returns a generator that continues at the recorded states, without advancing them. On the CPU without a recorded
+    /// state, it shares the state of this generator. On any other device without one, it starts at counter 0 with the
+    /// key of the CPU state.
     pub(crate) fn at_states(&self, record: &StateRecord) -> Result<Generator> {
         let copied = |(device, state): &(Device, Tensor)| Ok((*device, copy::copy(state)?));
         let (mut cpu, others): (DeviceStates, DeviceStates) = record
@@ -214,7 +217,8 @@ impl Generator {
     }
 
     /// Returns a generator of another stream, at its start. The stream depends only on this generator's key and on
-    /// `key`, not on the number of earlier draws. Equal keys give equal streams, and different keys different streams.
+    /// `key`, not on the number of earlier draws. Forks with equal keys have equal streams, and forks with different
+    /// keys have different streams.
     ///
     /// Use it for draws on several threads that must not depend on their order: fork one generator for each task, with
     /// the index of the task as the key. Pass the generator to the task, or draw in its [`scope`](Generator::scope).
@@ -263,8 +267,8 @@ impl Generator {
 
 impl Default for Generator {
     /// Returns the generator of the current thread, from which operations without an explicit generator draw. This is
-    /// the generator of the innermost [`scope`](Generator::scope), otherwise the thread's stream of the process's seed
-    /// (see [`manual_seed`]).
+    /// the generator of the innermost [`scope`](Generator::scope). Outside of scopes, it is the stream that the
+    /// process's seed assigns to the thread (see [`manual_seed`]).
     fn default() -> Generator {
         LOCAL.with_borrow_mut(|local| match local.scopes.last() {
             Some((_, generator)) => generator.clone(),
@@ -331,14 +335,14 @@ pub fn manual_seed(seed: u64) {
     });
 }
 
-/// A thread's stream of the process's seed. A captured step keeps the stream of the thread that recorded it, and draws
-/// from it on any thread that launches it. Clones share the stream.
+/// The stream that the process's seed assigns to a thread. A captured step keeps the stream of the thread that recorded
+/// it, and draws from it on any thread that launches it. Clones share the stream.
 #[doc(hidden)]
 #[derive(Clone)]
 pub struct ThreadStream(Arc<SharedStream>);
 
 struct SharedStream {
-    /// The thread of the stream.
+    /// The thread to which the stream belongs.
     thread: Thread,
     /// The generation of the seed at which the generator was started; [`NOT_STARTED`] before the first draw.
     generation: AtomicU64,
@@ -376,8 +380,8 @@ impl ThreadStream {
         }
     }
 
-    /// Starts the stream unless it was started in the current generation. Returns that generation and the generator of
-    /// the stream.
+    /// Starts the stream unless it was started in the current generation. Returns the generation in which it was
+    /// started, and its generator.
     #[cold]
     fn started(&self) -> (u64, Generator) {
         let mut current_generator = lock(&self.0.generator);
@@ -388,11 +392,11 @@ impl ThreadStream {
         let (current, key) = lock_process_seed().stream_of(&self.0.thread);
         let generator = match &*current_generator {
             Some(generator) => {
-                // The state is written in place, because captured steps hold it. A recording only references the state
-                // and must not write it.
+                // The state is written in place, because captured steps refer to its storage. While a step is captured,
+                // the restart runs in eager mode, so that it is not recorded.
                 let restart = || generator.restart(key);
                 let capturing = engine::mode() == engine::ExecutionMode::Capture;
-                // If another thread holds the state, the next draw tries again.
+                // If another thread is using the state, the next draw tries again.
                 if (if capturing { engine::eager(restart) } else { restart() }).is_ok() {
                     generation = current;
                 }
@@ -412,7 +416,7 @@ impl ThreadStream {
 
 /// Guard that ends a [`ThreadStream::enter`] when it is dropped.
 #[doc(hidden)]
-#[must_use = "the stream is in use as long as the guard"]
+#[must_use = "the stream is in use only until the guard is dropped"]
 pub struct ThreadStreamGuard {
     /// The previous stream; `None` if it was the same stream.
     before: Option<OwnStream>,
@@ -481,7 +485,7 @@ impl ThreadGenerators {
     }
 }
 
-/// The generation of the process's seed: the number of [`manual_seed`] calls.
+/// The generation of the process's seed: how often [`manual_seed`] has changed the seed.
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
 /// The process's seed, and counts of the streams that were assigned to threads.
@@ -546,7 +550,7 @@ fn start_of(state: &Tensor) -> Result<Tensor> {
 /// Computes, on the device, the initial state of the stream that is derived from the key of `state` and from `key`.
 fn fork_state(state: &Tensor, key: u64) -> Result<Tensor> {
     let formula = formula! {
-        // `split_mix_64` of the parent's key plus `add`. The masks make the arithmetic shifts logical.
+        // Computes `split_mix_64(k + add)` for the key k of the parent. The masks make the arithmetic shifts logical.
         static fork(state, first; add, m30, m27, m31, a, b, c) = {
             let z = (state + add) * a;
             let z = (z ^ (z.shr(30) & m30)) * b;

@@ -36,14 +36,14 @@ pub fn randint_like(x: &Tensor, low: i64, high: i64) -> Result<Tensor> {
     let (op, dtype) = ("randint_like", x.dtype());
     let unrepresentable = [low, high.saturating_sub(1)].into_iter().find(|&end| !dtype.represents(Scalar::Int(end)));
     if let Some(end) = unrepresentable.filter(|_| low < high) {
-        let reason = format!("{end} cannot be stored in the tensor's dtype {dtype}; use a wider one");
+        let reason = format!("{end} cannot be stored in the tensor's dtype {dtype}; use a tensor of a wider dtype");
         return Err(Error::invalid(op, reason));
     }
     let numbers = uniform_integers(op, low, high, |dtype| drawn_like(op, x, dtype, Distribution::Uniform))?;
     copy::to_dtype(&numbers, dtype)
 }
 
-/// Draws on x's device. The result is free if x is free.
+/// Draws random values on x's device. The result is free if x is free.
 fn drawn_like(op: &'static str, x: &Tensor, dtype: DType, distribution: Distribution) -> Result<Tensor> {
     let array = draw(op, x.shape().clone(), dtype, distribution, (&Generator::default(), x.device()))?;
     array.set_pinned(!x.is_free());

@@ -113,11 +113,13 @@ fn uniform_integers(
     arithmetic::add(&copy::to_dtype(&offset, DType::I64)?, low)
 }
 
-/// Draws normal values mean + std·z. The means and standard deviations broadcast and have gradients.
+/// Draws normal values mean + std·z. The means and standard deviations broadcast, and the result is differentiable with
+/// respect to both.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a deviation that is
-/// negative or NaN in eager mode. In lazy and captured steps such an element, and its gradients, are NaN.
+/// negative or NaN, in eager mode on the CPU. In lazy and captured steps, and on a GPU, the element drawn with an
+/// invalid deviation, and its gradients, are NaN.
 #[tensor_method]
 pub fn normal(mean: &Tensor, std: &Tensor) -> Result<Tensor> {
     let shape = check::common_shape("normal", &[mean, std], "mean and standard deviation must broadcast")?;
@@ -143,8 +145,8 @@ pub fn normal(mean: &Tensor, std: &Tensor) -> Result<Tensor> {
 /// Draws 1 with probability p, else 0, for every element of p. The result has no gradient.
 ///
 /// # Errors
-/// [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a probability outside [0, 1] or NaN in eager
-/// mode. In lazy and captured steps such an element is NaN.
+/// [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a probability outside [0, 1] or NaN, in eager
+/// mode on the CPU. In lazy and captured steps, and on a GPU, the element drawn with an invalid probability is NaN.
 #[tensor_method]
 pub fn bernoulli(p: &Tensor) -> Result<Tensor> {
     check::floats("bernoulli", &[p])?;
@@ -181,8 +183,8 @@ pub fn randperm(n: usize) -> Result<Tensor> {
 /// [`Error::ShapeMismatch`] for a 0-d tensor or zero classes; [`Error::DTypeMismatch`] for integers;
 /// [`Error::InvalidArgument`] for more samples than classes without replacement, for a weight that is negative,
 /// infinite or NaN, for weights whose sum is 0 or infinite, and for fewer positive weights than samples without
-/// replacement. In lazy and captured steps and on devices that defer their kernels, such weights are an
-/// [`Error::IndexOutOfBounds`] of the call that runs the kernel.
+/// replacement. In lazy and captured steps, and on devices that defer their kernels, the call that runs the kernel
+/// returns an [`Error::IndexOutOfBounds`] for invalid weights.
 #[doc(alias = "choice")]
 #[tensor_method]
 pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Result<Tensor> {
@@ -225,7 +227,7 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
         let min_total = reductions::min(positive, ..)?.try_item::<i64>()?;
         if min_total < samples as i64 {
             let reason = format!(
-                "{samples} samples cannot be drawn without replacement from weights of which {min_total} are positive; \
+                "{samples} samples cannot be drawn without replacement from {min_total} positive weights; \
                  draw with replacement, or draw fewer samples"
             );
             return Err(Error::invalid(op, reason));

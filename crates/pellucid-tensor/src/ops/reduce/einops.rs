@@ -1,8 +1,9 @@
 //! Rearrangements in Einops notation: `"b (h 2) w -> b h w 2"` (Rogozhnikov, "Einops", 2022).
 //!
 //! The left side names the axes of x, and the right side names the axes of the result. Parentheses merge several axes
-//! into one; the last of them varies fastest. `...` represents any number of axes. A number represents an unnamed axis
-//! of this length. Lengths are inferred from x. In a pair of parentheses, all lengths but one must be given.
+//! into one axis, in which the last of these axes varies fastest. `...` represents any number of axes. A number
+//! represents an unnamed axis of this length. Lengths are inferred from x. In a pair of parentheses on the left side,
+//! all lengths except one must be given.
 
 use crate::ops::formula::broadcast;
 use crate::ops::primitive::view;
@@ -159,7 +160,7 @@ impl EinopsPlan {
             return Err(plan.invalid(format!("{} is on the right twice", plan.name(plan.right[k]))));
         }
         if let Some((name, _)) = given.iter().find(|(name, _)| plan.find(name).is_none()) {
-            return Err(plan.invalid(format!("a length is given for {name}, which is not an axis")));
+            return Err(plan.invalid(format!("a length is given for {name}, which is not an axis of the pattern")));
         }
         Ok(plan)
     }
@@ -230,7 +231,9 @@ impl EinopsPlan {
             let axis = match (existing, length(part, given)) {
                 (Some(axis), _) => axis,
                 (None, Some(len)) => self.add(if is_name(part) { part } else { "" }, len),
-                (None, None) => return Err(self.invalid(format!("the length of {part} is unknown"))),
+                (None, None) => {
+                    return Err(self.invalid(format!("the length of {part} is unknown; pass it in `lengths`")));
+                }
             };
             self.right.push(axis);
         }
@@ -258,7 +261,7 @@ impl EinopsPlan {
     /// Returns the description of an axis for an error message.
     fn name(&self, axis: usize) -> String {
         let ElementaryAxis { name, len } = &self.axes[axis];
-        if name.is_empty() { format!("the axis of {len}") } else { format!("axis {name}") }
+        if name.is_empty() { format!("the unnamed axis of length {len}") } else { format!("axis {name}") }
     }
 
     /// Returns the axes that only x has, except unnamed axes of length 1, which may be dropped.

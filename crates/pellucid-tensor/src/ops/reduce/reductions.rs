@@ -24,7 +24,8 @@ over_axes! {
 
     /// Computes the sum over `axes`.
     ///
-    /// Integers and booleans sum in `i64`; `f16` and `bf16` accumulate in `f32`. The gradient of every element is g.
+    /// Integers and booleans sum in `i64`; `f16` and `bf16` accumulate in `f32`. The gradient of every element is the
+    /// incoming gradient.
     sum(x; axes) = sum_formula(identity_formula(), x, &axes, None), autocast = Single;
     /// Computes the product over `axes`. Integers and booleans multiply in `i64`, wrapping.
     ///
@@ -39,9 +40,9 @@ over_axes! {
         let mean = arithmetic::div(&total, axes.set.count(x.shape()) as f64)?;
         reshape_to(&round_to_operands("mean", &[x], mean)?, &axes.shape(x.shape()))
     }, autocast = Single;
-    /// Returns true where at least one element over `axes` is nonzero; false over zero elements.
+    /// Returns true where at least one element over `axes` is nonzero; false if there are no elements.
     any(x; axes) = by_kernel("any", ReduceOp::Any, x, axes);
-    /// Returns true where all elements over `axes` are nonzero; true over zero elements.
+    /// Returns true where all elements over `axes` are nonzero; true if there are no elements.
     all(x; axes) = by_kernel("all", ReduceOp::All, x, axes);
     /// Counts the nonzero elements over `axes`, in `i64`.
     count_nonzero(x; axes) = sum(&compare::ne(x, 0)?, axes);
@@ -63,7 +64,7 @@ over_axes! {
 
 over_axes! {
     errors = "[`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange); \
-              [`Error::InvalidArgument`](crate::Error::InvalidArgument) over zero elements.";
+              [`Error::InvalidArgument`](crate::Error::InvalidArgument) if there are no elements.";
 
     /// Returns the largest element over `axes`; NaN if one is NaN. Equal maxima share the gradient evenly.
     #[doc(alias = "amax")]
@@ -77,11 +78,11 @@ over_axes! {
     /// Computes the distance from the smallest to the largest element over `axes` (peak to peak); NaN if one is NaN.
     /// Integers wrap. Equal extrema share the gradient evenly.
     ptp(x; axes) = arithmetic::sub(&max(x, axes.clone())?, &min(x, axes)?);
-    /// Returns the index (`i64`) of the first maximum over `axes`, in row-major order over them; of the first NaN if
-    /// there is one.
+    /// Returns the `i64` index of the first maximum over `axes`, in row-major order over these axes. If an element is
+    /// NaN, returns the index of the first NaN.
     argmax(x; axes) = by_kernel("argmax", ReduceOp::ArgMax, x, axes);
-    /// Returns the index (`i64`) of the first minimum over `axes`, in row-major order over them; of the first NaN if
-    /// there is one.
+    /// Returns the `i64` index of the first minimum over `axes`, in row-major order over these axes. If an element is
+    /// NaN, returns the index of the first NaN.
     argmin(x; axes) = by_kernel("argmin", ReduceOp::ArgMin, x, axes);
 }
 
@@ -140,7 +141,7 @@ fn sum_formula(f: &'static Formula, x: &Tensor, axes: &Axes, accumulation: Optio
 /// Computes the variance over axes, or its square root.
 fn moment(op: &'static str, x: &Tensor, axes: Axes, is_deviation: bool) -> Result<Tensor> {
     let (axes, ddof) = axes.resolve_moments(op, x.shape())?;
-    // For N ≤ ddof the estimate is undefined: division by 0 gives NaN or infinity, as in NumPy.
+    // For N ≤ ddof the estimate is undefined: the sum is divided by 0, and the result is NaN or infinity, as in NumPy.
     let free = (axes.set.count(x.shape()) as f64 - ddof as f64).max(0.0);
     let moments = match is_deviation {
         true => full_range::deviation(x, free, axes.set)?,

@@ -1,7 +1,7 @@
-//! Checks of tensor values. Each costs two reductions.
+//! Checks of tensor values. A check costs one or two reductions.
 //!
-//! Values are read only in eager mode on the CPU (see `check::is_readable`). Otherwise these checks pass. Each
-//! operation documents its result for invalid values.
+//! Values are read only in eager mode on the CPU (see `check::is_readable`). Otherwise a check passes or returns a
+//! mask, and each operation documents its result for invalid values.
 
 use crate::ops::call::check::is_readable;
 use crate::ops::elementwise::compare;
@@ -108,7 +108,7 @@ fn within(op: &'static str, subject: &str, x: &Tensor, range: RangeInclusive<f64
 
 /// Returns x where `valid` is true, otherwise NaN with a gradient of NaN. `valid` broadcasts to x.
 ///
-/// Lazy and captured steps cannot read argument values. There, NaN makes invalid values visible.
+/// Where argument values cannot be read, a result of NaN makes invalid values visible.
 pub(in crate::ops) fn nan_unless(valid: &Tensor, x: &Tensor) -> Result<Tensor> {
     let formula = formula! {
         static nan_unless(valid: mask, x) = valid.select(x, f64::NAN);

@@ -22,7 +22,8 @@ impl MatrixDiagonal {
     fn view(self, layout: &Layout) -> Layout {
         let MatrixDiagonal { axes: (row, column), offset } = self;
         let (shape, strides) = (layout.shape(), layout.strides());
-        // The first element is `down` rows below the corner, or `right` columns to its right.
+        // The first element of the diagonal is `down` rows below the upper left corner, or `right` columns to the right
+        // of it.
         let (down, right) = (offset.min(0).unsigned_abs(), offset.max(0) as usize);
         let len = shape[row].saturating_sub(down).min(shape[column].saturating_sub(right));
         let first_offset = if len == 0 { 0 } else { down as isize * strides[row] + right as isize * strides[column] };

@@ -51,7 +51,7 @@ fn join_raised(tensors: &[&Tensor], rank: usize, axis: isize) -> Result<Tensor> 
 /// Returns x with at least one axis: a 0-d tensor becomes a vector. No copy.
 ///
 /// # Errors
-/// None.
+/// The operation is defined for every shape, so it returns no error.
 #[tensor_method]
 pub fn atleast_1d(x: &Tensor) -> Result<Tensor> {
     with_min_rank(x, 1)
@@ -60,7 +60,7 @@ pub fn atleast_1d(x: &Tensor) -> Result<Tensor> {
 /// Returns x with at least two axes: a vector becomes a row, `[1, n]`. No copy.
 ///
 /// # Errors
-/// None.
+/// The operation is defined for every shape, so it returns no error.
 #[tensor_method]
 pub fn atleast_2d(x: &Tensor) -> Result<Tensor> {
     with_min_rank(x, 2)
@@ -69,7 +69,7 @@ pub fn atleast_2d(x: &Tensor) -> Result<Tensor> {
 /// Returns x with at least three axes: a vector becomes `[1, n, 1]`, and a matrix `[n, m, 1]`. No copy.
 ///
 /// # Errors
-/// None.
+/// The operation is defined for every shape, so it returns no error.
 #[tensor_method]
 pub fn atleast_3d(x: &Tensor) -> Result<Tensor> {
     with_min_rank(x, 3)
@@ -97,7 +97,7 @@ pub fn vstack<T: AsRef<Tensor>>(tensors: &[T]) -> Result<Tensor> {
     join_raised(&tensors, 2, 0)
 }
 
-/// Stacks tensors in depth, along the third axis. A matrix gets a third axis of length 1.
+/// Stacks tensors in depth, along the third axis. A third axis of length 1 is added to a matrix.
 ///
 /// # Errors
 /// The errors of [`concatenate`].
@@ -129,7 +129,7 @@ struct BlockDiagonal {
 }
 
 impl BlockDiagonal {
-    /// Places matrices of these shapes.
+    /// Computes the blocks of matrices with these shapes.
     fn new<'a>(shapes: impl Iterator<Item = &'a Shape>) -> Result<BlockDiagonal> {
         let mut matrix = BlockDiagonal { shape: [0; 2], blocks: Vec::new() };
         for block in shapes {
@@ -187,7 +187,7 @@ pub fn block_diag<T: AsRef<Tensor>>(matrices: &[T]) -> Result<Tensor> {
     let Some(dtype) = dtype else {
         return Err(Error::invalid(
             "block_diag",
-            "the list of matrices is empty; an empty result is zeros([0, 0], dtype)",
+            "the list of matrices is empty; create an empty result with zeros([0, 0], dtype)",
         ));
     };
     let blocks = blocks.iter().map(|m| copy::to_dtype(m, dtype)).collect::<Result<SmallVec<[Tensor; 4]>>>()?;

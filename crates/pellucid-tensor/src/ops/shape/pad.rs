@@ -190,7 +190,7 @@ pub enum PaddingMode {
 }
 
 impl PaddingMode {
-    /// Returns the name of PyTorch's `mode`.
+    /// Returns the name of the corresponding `mode` in PyTorch.
     fn name(self) -> &'static str {
         match self {
             PaddingMode::Constant(_) => "constant",
@@ -205,8 +205,8 @@ impl PaddingMode {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] unless there is one pair, or one per axis; if more elements are cropped than an axis has;
-/// or if an axis is too short for the mode. `Reflect` needs more elements than it adds, `Circular` at least as many,
-/// and `Replicate` one.
+/// or if an axis is too short for the mode. `Reflect` needs more elements than it adds at an end, `Circular` needs at
+/// least as many, and `Replicate` needs one.
 #[doc(alias = "constant_pad")]
 #[tensor_method]
 pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PaddingMode) -> Result<Tensor> {
@@ -229,8 +229,8 @@ pub fn pad(x: &Tensor, width: impl Into<PadWidth>, mode: PaddingMode) -> Result<
             return Err(Error::invalid(
                 "pad",
                 format!(
-                    "axis {axis} of length {len} cannot be padded by ({before}, {after}); a negative number crops, at \
-                     most the length of the axis"
+                    "axis {axis} of length {len} cannot be padded by ({before}, {after}); negative numbers crop, but \
+                     no more elements than the axis has"
                 ),
             ));
         }

@@ -150,7 +150,7 @@ pub fn repeat(x: &Tensor, times: impl Into<IntList>, axis: impl Into<Option<isiz
         }
         ref times => {
             let reason = format!(
-                "`repeats` must have one value for each of the {len} indices of axis {axis}, got {}",
+                "`times` must have one value, or one for each of the {len} indices of axis {axis}, got {} values",
                 times.len()
             );
             Err(Error::invalid("repeat", reason))
@@ -296,7 +296,7 @@ pub fn chunk(x: &Tensor, count: usize, axis: isize) -> Result<Vec<Tensor>> {
     }
 }
 
-/// The sections of [`tensor_split`]. Converts from a count, and from a list of indices.
+/// The sections of [`tensor_split`]. Can be created from a count, or from a list of indices.
 #[derive(Clone, Debug)]
 pub enum Sections {
     /// The number of sections. If it does not divide the length, the first sections are longer by one.

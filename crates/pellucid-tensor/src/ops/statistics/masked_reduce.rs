@@ -1,8 +1,8 @@
 //! Reductions over the elements where a mask is true.
 //!
 //! The identity of the reduction replaces elements where the mask is false: 0 in a sum, 1 in a product, −∞ in a
-//! maximum. Their gradient is zero, even if they are NaN. Means and variances divide by the number of selected
-//! elements.
+//! maximum. The gradient of the replaced elements is zero, even if they are NaN. Means and variances divide by the
+//! number of selected elements.
 
 use crate::ops::call::axes::{Axes, over};
 use crate::ops::call::check;
@@ -39,7 +39,8 @@ fn count(x: &Tensor, mask: &Tensor, axes: Axes) -> Result<Tensor> {
     copy::to_dtype(&reductions::sum(&broadcast::broadcast_to(mask, x.shape())?, axes)?, x.dtype())
 }
 
-/// Defines masked operations by the unmasked ones: the identity replaces the elements where the mask is false.
+/// Defines masked operations by the operations without a mask: the identity of the reduction replaces the elements
+/// where the mask is false.
 macro_rules! masked {
     ($($(#[$doc:meta])* $name:ident = $module:ident::$op:ident, neutral $neutral:ident;)*) => {
         over_axes! {
@@ -59,11 +60,11 @@ macro_rules! masked {
 }
 
 masked! {
-    /// Computes the sum over axes of the elements where the mask is true; 0 without such elements.
+    /// Computes the sum over axes of the elements where the mask is true; 0 if there are none.
     masked_sum = reductions::sum, neutral Sum;
-    /// Computes the product over axes of the elements where the mask is true; 1 without such elements.
+    /// Computes the product over axes of the elements where the mask is true; 1 if there are none.
     masked_prod = reductions::prod, neutral Prod;
-    /// Computes ln Σ exp x over axes, where the mask is true; −∞ without such elements.
+    /// Computes ln Σ exp x over axes, for the elements where the mask is true; −∞ if there are none.
     masked_logsumexp = reductions::logsumexp, neutral Max;
     /// Computes the softmax over axes where the mask is true, and 0 where it is false; NaN if it is false everywhere.
     masked_softmax = softmax::softmax, neutral Max;
@@ -79,25 +80,25 @@ masked! {
 
 over_axes! {
     errors = "[`Error::DTypeMismatch`] if the mask does not have dtype bool; [`Error::ShapeMismatch`] if it does not \
-              broadcast to x's shape; [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.";
+              broadcast to x's shape; [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if there are no elements.";
 
-    /// Returns the largest element over axes where the mask is true; without such elements, the smallest value of the
+    /// Returns the largest element over axes where the mask is true; if there are none, the smallest value of the
     /// dtype.
     ///
     /// The mask broadcasts to x's shape. The gradient of the elements that are not selected is zero.
     masked_max(x, mask: &Tensor; axes) = masked_extremum("masked_max", ReduceOp::Max, x, mask, axes.into());
-    /// Returns the smallest element over axes where the mask is true; without such elements, the greatest value of the
+    /// Returns the smallest element over axes where the mask is true; if there are none, the greatest value of the
     /// dtype.
     ///
     /// The mask broadcasts to x's shape. The gradient of the elements that are not selected is zero.
     masked_min(x, mask: &Tensor; axes) = masked_extremum("masked_min", ReduceOp::Min, x, mask, axes.into());
     /// Returns the index (`i64`), among all elements, of the first maximum over axes where the mask is true. If an
-    /// element where the mask is true is NaN, returns the index of the first one. Returns 0 if the mask is false
-    /// everywhere.
+    /// element where the mask is true is NaN, returns the index of the first such element. Returns 0 if the mask is
+    /// false everywhere.
     masked_argmax(x, mask: &Tensor; axes) = position(x, mask, axes, masked_max);
     /// Returns the index (`i64`), among all elements, of the first minimum over axes where the mask is true. If an
-    /// element where the mask is true is NaN, returns the index of the first one. Returns 0 if the mask is false
-    /// everywhere.
+    /// element where the mask is true is NaN, returns the index of the first such element. Returns 0 if the mask is
+    /// false everywhere.
     masked_argmin(x, mask: &Tensor; axes) = position(x, mask, axes, masked_min);
 }
 
@@ -105,7 +106,7 @@ over_axes! {
     errors = "[`Error::DTypeMismatch`] if the mask does not have dtype bool; [`Error::ShapeMismatch`] if it does not \
               broadcast to x's shape; [`Error::AxisOutOfRange`].";
 
-    /// Computes the mean over axes of the elements where the mask is true; NaN without such elements. The result of
+    /// Computes the mean over axes of the elements where the mask is true; NaN if there are none. The result of
     /// integers is `f32`.
     ///
     /// ```
@@ -126,7 +127,7 @@ over_axes! {
     errors = "The errors of [`masked_mean`]; [`Error::DTypeMismatch`] for integers.";
 
     /// Computes the variance over axes of the N elements where the mask is true, Σ (x − mean)² / (N − ddof); NaN
-    /// without such elements.
+    /// if there are none.
     ///
     /// [`var`](crate::ops::var) documents the options. On the CPU, squares and sums that overflow or underflow are
     /// scaled. The differences x − mean must be representable.
@@ -144,12 +145,13 @@ over_axes! {
     }, autocast = Single;
     /// Returns the median over axes of the elements where the mask is true, and its `i64` index among all elements.
     ///
-    /// For an even count it is the lower of the two middle elements; without such elements it is NaN. NaN is ignored,
-    /// as in [`nanmedian`](crate::ops::nanmedian). An axis without elements has no median: [`Error::InvalidArgument`].
+    /// For an even count it is the lower of the two middle elements; if the mask selects no element, it is NaN. NaN
+    /// elements are ignored, as in [`nanmedian`](crate::ops::nanmedian). An axis without elements has no median:
+    /// [`Error::InvalidArgument`].
     masked_median(x: floats, mask: &Tensor; axes) -> (Tensor, Tensor) =
         quantile::nanmedian(&masked_or("masked_median", x, mask, f64::NAN.into())?, axes);
-    /// Computes the p-norm over axes of the elements where the mask is true (see [`norm`](crate::ops::norm)). Without
-    /// such elements it is 0, or ∞ if p < 0.
+    /// Computes the p-norm over axes of the elements where the mask is true (see [`norm`](crate::ops::norm)). If there
+    /// are none, the norm is 0, or ∞ if p < 0.
     masked_norm(x: floats, mask: &Tensor, p: f64; axes) = match p {
         f64::NEG_INFINITY => masked_min(&arithmetic::abs(x)?, mask, axes),
         _ => {
@@ -172,8 +174,8 @@ pub(super) fn masked_extremum(
     extremum_where(name, op, &selected, &broadcast::broadcast_to(mask, x.shape())?, axes)
 }
 
-/// Returns the first selected position of an extremum. An element where the mask is false is not selected, even if it
-/// equals the identity.
+/// Returns the position of the first selected element that equals the extremum. An element where the mask is false is
+/// not selected, even if it equals the identity.
 fn position(
     x: &Tensor,
     mask: &Tensor,
@@ -210,7 +212,8 @@ fn deviations(op: &'static str, x: &Tensor, mask: &Tensor, axes: Axes) -> Result
     let mut mean = full_range::masked_mean(x, mask, &counts, resolved.set)?;
     let free = arithmetic::maximum(&arithmetic::sub(&counts, ddof as f64)?, 0.0)?;
     if ddof > 0 {
-        // The derivative of the norm of a zero vector is 0, but the derivative of 0/0 for a single element is NaN.
+        // If at most one element is selected, the estimate is 0/0, and its derivative must be NaN. But the derivative
+        // of the norm of a zero vector is 0, so the mean is replaced by NaN.
         mean = value_range::nan_unless(
             &compare::gt(&arithmetic::maximum(&free, &arithmetic::sub(&counts, 1.0)?)?, 0.0)?,
             &mean,

@@ -36,8 +36,8 @@ impl Default for CovOptions<'_> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] for rank 3 or more, or frequencies or weights that are not vectors of length N;
-/// [`Error::DTypeMismatch`] for integer variables; [`Error::InvalidArgument`] for a negative frequency or weight
-/// in eager mode (in lazy and captured steps the result is NaN).
+/// [`Error::DTypeMismatch`] for integer variables; [`Error::InvalidArgument`] for a negative frequency or weight in
+/// eager mode on the CPU (otherwise the result is NaN).
 #[tensor_method]
 pub fn cov(x: &Tensor, options: CovOptions<'_>) -> Result<Tensor> {
     let op = "cov";
@@ -94,8 +94,9 @@ pub fn cov(x: &Tensor, options: CovOptions<'_>) -> Result<Tensor> {
         None => fill::full((), options.correction, dtype)?,
     };
     let free = arithmetic::maximum(&arithmetic::sub(&total, &lost)?, 0.0)?;
-    // The deviations are divided before they are multiplied, so they overflow only if the covariance does. With at most
-    // `correction` observations the estimate is undefined: the sums are divided by 0, which gives NaN or ∞.
+    // The deviations are divided before they are multiplied, so their products overflow only if a covariance does. With
+    // at most `correction` observations the estimate is undefined: the sums are divided by 0, and the result is NaN or
+    // ∞.
     let divisor = arithmetic::where_(&compare::gt(&free, 0.0)?, &free, 1.0)?;
     let weighted = arithmetic::div(&arithmetic::mul(&centred, &w)?, &divisor)?;
     let products = matmul(&weighted, &copy::to_dtype(&view::transpose(&centred, 0, 1)?, weighted.dtype())?)?;
@@ -126,7 +127,7 @@ fn variables(op: &'static str, x: &Tensor) -> Result<Tensor> {
 pub fn corrcoef(x: &Tensor) -> Result<Tensor> {
     let rows = variables("corrcoef", x)?;
     in_single!("corrcoef", [x] => corrcoef(x));
-    // Deviations with length 1 neither overflow nor underflow, in contrast to covariances.
+    // Products of deviations that are normalized to length 1 do not overflow, in contrast to covariances.
     let along = || axes::over(1).keepdims();
     let centred = arithmetic::sub(&rows, &reductions::mean(&rows, along())?)?;
     let units = arithmetic::div(&centred, &reductions::norm(&centred, 2.0, along())?)?;

@@ -1,4 +1,5 @@
-//! Reductions over the elements that are not NaN. Integers have no NaN, so the reduction without `nan` reduces them.
+//! Reductions over the elements that are not NaN. Integers have no NaN, so they are reduced by the operation without
+//! the prefix `nan`.
 
 use crate::ops::call::axes::Axes;
 use crate::ops::elementwise::{arithmetic, compare};
@@ -13,7 +14,7 @@ use pellucid_ir::kernel::ReduceOp;
 
 over_axes! {
     errors = "[`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange); \
-              [`Error::InvalidArgument`](crate::Error::InvalidArgument) over zero elements.";
+              [`Error::InvalidArgument`](crate::Error::InvalidArgument) if there are no elements.";
 
     /// Returns the largest element over `axes` that is not NaN; NaN if all are NaN. Equal maxima share the gradient
     /// evenly.

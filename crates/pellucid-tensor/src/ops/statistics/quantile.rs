@@ -75,7 +75,7 @@ impl RankedRows {
 }
 
 over_axes! {
-    errors = "[`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] over zero elements.";
+    errors = "[`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if there are no elements.";
 
     /// Returns the median over `axes` and its `i64` index, in row-major order over the axes.
     ///
@@ -127,8 +127,9 @@ pub enum QuantileInterpolation {
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::DTypeMismatch`] for integers; [`Error::ShapeMismatch`] for probabilities of rank
-/// 2 or more; [`Error::InvalidArgument`] over zero elements, or for a probability outside [0, 1]. If the probabilities
-/// are a tensor whose values cannot be read, as in a captured step or on a GPU, the result is NaN instead.
+/// 2 or more; [`Error::InvalidArgument`] if there are no elements, or for a probability outside [0, 1]. If the
+/// probabilities are a tensor whose values cannot be read, as in a captured step or on a GPU, the result is NaN
+/// instead.
 #[doc(alias = "percentile")]
 #[tensor_method]
 pub fn quantile<'a>(

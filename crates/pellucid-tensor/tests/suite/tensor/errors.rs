@@ -118,7 +118,7 @@ fn messages_name_a_correction() {
             grad(&[&first_order.sum(..)], &[&w], GradOptions::default()).map(|mut all| all.remove(0)),
             &["grad: output 0 of shape []", "If it is a gradient itself, compute it with create_graph: true"],
         ),
-        (entropy(&i64s(&[2]), &x), &["logits, the first argument, must be floats", "exchange the arguments"]),
+        (entropy(&i64s(&[2]), &x), &["the logits (first argument) must be floats", "exchange the arguments"]),
         (
             ops::binary_cross_entropy(&f32s(&[2]), &Tensor::from([0.5f32, 2.0]), None, Default::default()),
             &["targets must be from 0 to 1, got 2"],
@@ -239,7 +239,7 @@ fn messages_write_settings_as_programs_do() {
             ops::pad(&x, ((1, 1), (0, 0)), zeros),
             "one for each of the 3 axes of [3, 4, 5]; got 2: [(1, 1), (0, 0)]; a pair (0, 0) leaves an axis unchanged",
         ),
-        (ops::pad(&x, (-4, 0), zeros), "cannot be padded by (-4, 0); a negative number crops, at most the length"),
+        (ops::pad(&x, (-4, 0), zeros), "cannot be padded by (-4, 0); negative numbers crop, but no more elements"),
         (ops::interpolate(&f32s(&[5, 5]), ops::Resize::To(vec![2]), linear), "unsqueeze() adds missing axes"),
         (ops::interpolate(&image, ops::Resize::To(vec![2]), linear), "2 spatial axes, got lengths [2]; pass 2 numbers"),
         (ops::interpolate(&image, ops::Resize::By(vec![0.5]), linear), "got factors [0.5]"),
@@ -350,7 +350,7 @@ fn messages_for_an_integer_tensor_name_the_conversion() {
             "the samples must be floats",
         ),
         (sample(&image, &integers(&[1, 2, 2, 2])), "x and the grid must have the same float dtype"),
-        (ops::pinv(&floats, &cutoff), "bounds must be floats"),
+        (ops::pinv(&floats, &cutoff), "`atol` and `rtol` must be floats"),
     ];
     for (result, expected) in rejections {
         let text = result.expect_err(expected).to_string();

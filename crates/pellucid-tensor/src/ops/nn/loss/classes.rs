@@ -19,7 +19,8 @@ use smallvec::SmallVec;
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for x or t outside [0,
-/// 1] in eager mode. Lazy and captured steps do not check them: the loss and gradient of such elements are NaN.
+/// 1] in eager mode on the CPU. Lazy and captured steps, and a GPU, do not check the elements: the loss and the
+/// gradient of an invalid element are NaN.
 #[tensor_method(autocast = Single)]
 pub fn binary_cross_entropy(
     x: &Tensor,
@@ -114,8 +115,8 @@ pub fn soft_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Re
     reduction.apply(&arithmetic::neg(&activation::logsigmoid(&arithmetic::mul(x, target)?)?)?)
 }
 
-/// Computes x where t = 1, and max(0, margin − x) where t = −1, for distances x. For any other t both are added; NaN
-/// gives NaN.
+/// Computes x where t = 1, and max(0, margin − x) where t = −1, for distances x. For any other t the loss is the sum of
+/// both expressions, and for NaN it is NaN.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.

@@ -20,7 +20,8 @@ pub struct CrossEntropyOptions<'a> {
     pub ignore_index: Option<i64>,
     /// The reduction of the losses of the samples.
     pub reduction: Reduction,
-    /// The weights of the classes, `[C]`, with the logits' dtype. For class indices they also weight the mean.
+    /// The weights of the classes, `[C]`, with the logits' dtype. If the targets are class indices, the mean is
+    /// weighted too.
     pub weight: Option<&'a Tensor>,
 }
 
@@ -34,8 +35,8 @@ pub struct CrossEntropyOptions<'a> {
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a smoothing outside [0, 1], or an
 /// `ignore_index` with probabilities; [`Error::IndexOutOfBounds`] for a class index outside 0..C that is not ignored.
-/// In lazy and captured steps, such an index makes the loss NaN, with a gradient of NaN for all samples (without a
-/// reduction, for that sample).
+/// In lazy and captured steps, and on a GPU, an invalid index makes the loss NaN, and the gradients of all samples NaN.
+/// Without a reduction, only the sample with the index is affected.
 #[tensor_method(autocast = Single)]
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor, options: CrossEntropyOptions<'_>) -> Result<Tensor> {
     let op = OP;
@@ -61,7 +62,7 @@ fn check_arguments(logits: &Tensor, targets: &Tensor, options: &CrossEntropyOpti
     if !logits.dtype().is_float() {
         let help = match targets.dtype().is_float() {
             true => {
-                "logits, the first argument, must be floats, but the targets are: exchange the arguments, \
+                "the logits (first argument) must be floats, but only the targets are: exchange the arguments, \
                  cross_entropy(logits, targets)"
             }
             false => "logits must be floats; use to_dtype()",
@@ -129,7 +130,7 @@ fn class_column(logits: &Tensor, targets: &Tensor, axis: usize) -> Result<Tensor
         return Err(Error::shapes(OP, [logits.shape(), targets.shape()], help));
     }
     if targets.dtype() == DType::Bool {
-        let help = "targets are class indices (integers) or probabilities (floats); use to_dtype()";
+        let help = "targets must be class indices (integers) or probabilities (floats); use to_dtype()";
         return Err(Error::dtypes(OP, [targets.dtype()], help));
     }
     view::unsqueeze(&copy::to_dtype(targets, DType::I64)?, axis as isize)

@@ -22,7 +22,8 @@ pub struct CtcLossOptions {
     pub blank: usize,
     /// Whether labels without an alignment have loss 0 and gradient 0. Otherwise they have loss ∞ and gradient NaN.
     pub zero_infinity: bool,
-    /// The reduction of the losses. For the mean, each loss is first divided by its number of labels.
+    /// The reduction of the losses. The mean divides each sample's loss by its number of labels, and averages over the
+    /// samples.
     pub reduction: Reduction,
 }
 
@@ -37,10 +38,11 @@ pub struct CtcLossOptions {
 /// gradient also needs several arrays `[N, 2S + 1]` for each of the T steps.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a blank outside 0..C, and in
-/// eager mode for a number of steps outside 0..=T or of labels outside 0..=S; [`Error::IndexOutOfBounds`] for a label
-/// outside 0..C within its sample's length (in lazy and captured steps, the loss and its gradient are NaN instead);
-/// [`Error::ReadInCapture`] for concatenated labels, which are split by the values of the lengths.
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a blank outside 0..C, and, in
+/// eager mode on the CPU, for an input length outside 0..=T or a label length outside 0..=S;
+/// [`Error::IndexOutOfBounds`] for a label outside 0..C within its sample's length (in lazy and captured steps, and on
+/// a GPU, the loss and its gradient are NaN instead); [`Error::ReadInCapture`] for concatenated labels, which are split
+/// by the values of the lengths.
 #[tensor_method(autocast = Single)]
 #[track_caller]
 pub fn ctc_loss(
@@ -146,7 +148,8 @@ fn log_probability(
     let first = |count: i64| {
         copy::to_dtype(&arithmetic::where_(&compare::lt(&positions, count)?, 0.0, f64::NEG_INFINITY)?, probs.dtype())
     };
-    // The start is added instead of used for a selection, so that a NaN score has a gradient of NaN in every step.
+    // The initial log-probabilities, 0 or −∞, are added instead of selecting scores, so that a NaN score has a gradient
+    // of NaN in every step.
     let mut prefixes = arithmetic::add(&view::select(&scores, 0, 0)?, &first(2)?)?;
     // With zero steps, only the empty label sequence is possible.
     prefixes = arithmetic::where_(&compare::gt(input_lengths, 0)?, &prefixes, &first(1)?)?;
@@ -209,7 +212,8 @@ fn shift_right(x: &Tensor, by: usize, fill: impl Into<pellucid_ir::Scalar>) -> R
     concatenate(&[&first, &view::narrow(x, 1, 0, width - by)?], 1)
 }
 
-/// Returns the identity formula with a gradient of NaN where a loss is ∞, because no step can decrease such a loss.
+/// Returns the identity formula with a gradient of NaN where a loss is ∞, because no gradient step can make such a loss
+/// finite.
 fn unreachable() -> &'static Formula {
     formula! { static unreachable(x) = x; d x = x.eq(f64::INFINITY).select(f64::NAN, g); }
 }

@@ -97,7 +97,7 @@ fn class_shape_help(scores: &Shape, targets: &Tensor, axis: usize, general: Stri
     if rank > 2 && shape[..] == scores[..rank - 1] {
         let order: Vec<String> = [0, rank - 1].into_iter().chain(1..rank - 1).map(|k| k.to_string()).collect();
         return format!(
-            "classes are on axis 1: permute(({})) the logits, or flatten(0, {}) both",
+            "classes are on axis 1: permute(({})) the logits, or flatten(0, {}) both tensors",
             order.join(", "),
             rank as isize - 2
         );
@@ -121,8 +121,9 @@ struct CheckedClasses {
     is_inside: Option<Tensor>,
 }
 
-/// Checks class indices immediately if values can be read. In lazy and captured steps, a valid class replaces invalid
-/// indices, and [`CheckedClasses::nan_where_invalid`] makes the loss and its gradient NaN.
+/// Checks class indices immediately if their values can be read. Otherwise (in lazy and captured steps, and on a GPU),
+/// a valid class replaces invalid indices, and [`CheckedClasses::nan_where_invalid`] makes the loss and its gradient
+/// NaN.
 fn in_range(op: &'static str, classes: &Tensor, axis: usize, len: usize) -> Result<CheckedClasses> {
     if !engine::is_eager() || classes.device() != Device::cpu() {
         let is_inside = compare::logical_and(&compare::ge(classes, 0)?, &compare::lt(classes, len as i64)?)?;

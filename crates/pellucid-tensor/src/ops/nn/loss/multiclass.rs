@@ -16,7 +16,7 @@ use pellucid_ir::{Error, Result, formula};
 pub struct NllLossOptions<'a> {
     /// The weights of the classes, `[C]`. They also weight the mean.
     pub weight: Option<&'a Tensor>,
-    /// A class whose samples contribute nothing.
+    /// A class whose samples contribute 0 and are excluded from the mean.
     pub ignore_index: Option<i64>,
     /// The reduction of the losses of the samples.
     pub reduction: Reduction,
@@ -28,7 +28,7 @@ pub struct NllLossOptions<'a> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class index outside 0..C that
-/// is not ignored (in lazy and captured steps, the loss and its gradient are NaN instead).
+/// is not ignored. In lazy and captured steps, and on a GPU, the loss and its gradient are NaN instead.
 #[tensor_method(autocast = Single)]
 pub fn nll_loss(x: &Tensor, target: &Tensor, options: NllLossOptions<'_>) -> Result<Tensor> {
     let op = "nll_loss";
@@ -98,8 +98,8 @@ impl Default for MultiMarginLossOptions<'_> {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class index outside 0..C (in
-/// lazy and captured steps, the loss and its gradient are NaN instead); [`Error::InvalidArgument`] for a power that is
-/// not positive.
+/// lazy and captured steps, and on a GPU, the loss and its gradient are NaN instead); [`Error::InvalidArgument`] for a
+/// power that is not positive.
 #[tensor_method(autocast = Single)]
 pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMarginLossOptions<'_>) -> Result<Tensor> {
     let op = "multi_margin_loss";
@@ -148,7 +148,7 @@ pub fn multi_margin_loss(x: &Tensor, target: &Tensor, options: MultiMarginLossOp
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::IndexOutOfBounds`] for a class index of C or more (in
-/// lazy and captured steps, the loss and its gradient are NaN instead).
+/// lazy and captured steps, and on a GPU, the loss and its gradient are NaN instead).
 #[tensor_method(autocast = Single)]
 pub fn multilabel_margin_loss(x: &Tensor, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
     let op = "multilabel_margin_loss";
@@ -202,7 +202,7 @@ fn scores_as_matrix(op: &'static str, x: &Tensor) -> Result<(Tensor, usize)> {
     Ok((view::reshape(x, [samples, classes])?, classes))
 }
 
-/// Reduces the class means of the samples.
+/// Divides the sum of each sample's values by the number of classes, and reduces the quotients.
 fn reduce_samples(x: &Tensor, values: &Tensor, classes: usize, reduction: Reduction) -> Result<Tensor> {
     let losses = arithmetic::div(&reductions::sum(values, 1)?, classes as f64)?;
     reduction.apply(&if x.rank() < 2 { view::squeeze(&losses, 0)? } else { losses })

@@ -39,9 +39,11 @@ pub fn margin_ranking_loss(
     reduction.apply(&activation::relu(&arithmetic::add(&behind, margin)?)?)
 }
 
-/// Computes 1 − cos(a, b) where t = 1, and max(0, cos(a, b) − margin) where t = −1. Any other t gives 0; NaN gives NaN.
+/// Computes 1 − cos(a, b) where t = 1, and max(0, cos(a, b) − margin) where t = −1. For any other t the loss is 0, and
+/// for NaN it is NaN.
 ///
-/// The vectors are `[N, D]` or `[D]`, the targets t `[N]` or `[]`. Their sums of squares must be representable.
+/// The vectors are `[N, D]` or `[D]`, the targets t `[N]` or `[]`. The sums of squares of the vectors must be
+/// representable.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers.
@@ -84,13 +86,14 @@ pub fn cosine_embedding_loss(
 /// Options of [`triplet_margin_loss`].
 #[derive(Clone, Copy, Debug)]
 pub struct TripletMarginLossOptions {
-    /// The difference by which the negative should be farther away than the positive.
+    /// The margin by which the distance to the negative should exceed the distance to the positive.
     pub margin: f64,
     /// The order p of the norm.
     pub p: f64,
     /// ε, which is added to every difference.
     pub eps: f64,
-    /// Whether the smaller of d(positive, negative) and d(x, negative) is used (Balntas et al. 2016).
+    /// Whether the smaller of d(positive, negative) and d(x, negative) is the distance to the negative (Balntas et al.
+    /// 2016).
     pub swap: bool,
     /// The reduction of the losses.
     pub reduction: Reduction,

@@ -57,8 +57,8 @@ pub fn huber_loss(x: &Tensor, target: &Tensor, delta: f64, reduction: Reduction)
     let formula = formula! {
         static huber_loss(x, t; delta) = {
             let d = x - t;
-            // |d|² has no second derivative at 0, but d² does. Both branches are equal at |d| = δ. With an infinite δ,
-            // the other branch is ∞ − ∞.
+            // The formula contains d², because the symbolic second derivative of |d|² at 0 would be 0. Both branches
+            // are equal at |d| = δ. With an infinite δ, the other branch is ∞ − ∞.
             d.abs().le(delta).select(0.5 * d * d, delta * (d.abs() - 0.5 * delta))
         };
         // An infinite δ must not be multiplied by 0.
@@ -85,7 +85,7 @@ fn clamped_ratio(d: Expr, beta: Expr) -> Expr {
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a negative β.
 #[tensor_method(autocast = Single)]
 pub fn smooth_l1_loss(x: &Tensor, target: &Tensor, beta: f64, reduction: Reduction) -> Result<Tensor> {
-    // In `f32`, a β that is too small would be rounded to 0, and dividing by it would give NaN.
+    // In `f32`, a very small β would be rounded to 0, and 0/β would be NaN.
     let is_single = x.dtype().promote(target.dtype()) != DType::F64;
     if beta == 0.0 || (is_single && beta > 0.0 && beta as f32 == 0.0) {
         return l1_loss(x, target, reduction);
@@ -96,7 +96,7 @@ pub fn smooth_l1_loss(x: &Tensor, target: &Tensor, beta: f64, reduction: Reducti
     let formula = formula! {
         static smooth_l1_loss(x, t; beta) = {
             let d = x - t;
-            // The square may overflow or underflow although its quotient with β does not.
+            // The square d² may overflow or underflow although d²/β does not.
             d.abs().lt(beta).select(0.5 * d * (d / beta), d.abs() - 0.5 * beta)
         };
         d x = g * clamped_ratio(x - t, beta);
@@ -179,7 +179,7 @@ pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNllLossOpti
     let (x, target) = (&precision::cast_operand(op, x)?, &precision::cast_operand(op, target)?);
     let values = match options.log_input {
         true => {
-            // Where eˣ overflows, t·x may also overflow, although it is smaller.
+            // Where eˣ overflows, t·x may also overflow although t·x is smaller than eˣ. The loss is then ∞, not ∞ − ∞.
             let formula = formula! {
                 static poisson_nll_loss(x, t) = {
                     let rate = x.exp();
@@ -213,13 +213,13 @@ pub fn poisson_nll_loss(x: &Tensor, target: &Tensor, options: PoissonNllLossOpti
 
 /// Computes the negative log-likelihood ½(ln v + (x − t)²/v) of t under a normal distribution of mean x and variance v.
 ///
-/// With `full` it includes ½ln 2π (Nix & Weigend 1994). ε replaces smaller variances. They still have the gradient at
+/// With `full` it includes ½ln 2π (Nix & Weigend 1994). ε replaces smaller variances, whose gradient is the gradient at
 /// ε, so that they can grow again.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for an ε that is
-/// negative or NaN, and for a negative variance. In lazy and captured steps, the loss of a negative variance is
-/// NaN instead.
+/// negative or NaN, and for a negative variance. In lazy and captured steps, and on a GPU, the loss of a negative
+/// variance is NaN instead.
 #[tensor_method(autocast = Single)]
 pub fn gaussian_nll_loss(
     x: &Tensor,

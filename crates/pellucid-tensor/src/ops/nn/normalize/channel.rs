@@ -63,8 +63,8 @@ fn check_channels(op: &'static str, x: &Tensor, min_rank: usize, others: &[Optio
     match others.iter().flatten().find(|t| t.shape()[..] != [x.shape()[1]]) {
         Some(other) => {
             let help = format!(
-                "the input has {} channels on axis 1, and weight, bias and statistics must have one value per channel, got \
-                 {}; if the channels are on another axis, permute() the input",
+                "the input has {} channels on axis 1, so weight, bias and statistics must have one value per channel, but \
+                 one has shape {}; if the channels are on another axis, permute() the input",
                 x.shape()[1],
                 other.shape()
             );
@@ -157,8 +157,8 @@ fn normalize_by_input(
 ///
 /// x is `[N, C, ..]`, and weight and bias are `[C]`. In training, mean and (biased) variance are computed for each
 /// channel over all other axes, and running statistics are updated in place. Otherwise the running statistics are used.
-/// An x of shape `[0]` is an empty batch without channels. In training, [`layer_norm`](crate::ops::layer_norm())
-/// documents the range of x.
+/// An x of shape `[0]` is an empty batch without channels. In training, x may have the range that
+/// [`layer_norm`](crate::ops::layer_norm()) documents.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] in training with a single value per
@@ -186,8 +186,8 @@ pub fn batch_norm(
     let axes: Vec<isize> = (0..x.rank() as isize).filter(|&a| a != 1).collect();
     if x.size() == x.shape()[1] && x.size() > 0 {
         let reason = format!(
-            "training requires more than one value per channel, got {}; use a larger batch (drop_last(true) of \
-             Batches, or `drop_last: true` of a DataLoader, drops an incomplete one), or evaluate with eval()",
+            "training requires more than one value per channel, got an input of shape {}; use a larger batch (drop_last(true) of \
+             Batches, or `drop_last: true` of a DataLoader, drops an incomplete last batch), or evaluate with eval()",
             x.shape()
         );
         return Err(Error::invalid(op, reason));
@@ -198,8 +198,8 @@ pub fn batch_norm(
 /// Applies instance normalization (Ulyanov, Vedaldi & Lempitsky 2016), to each channel of each image separately.
 ///
 /// It computes (x − mean) / √(var + eps)·weight + bias for x `[N, C, ..]`, with statistics over the spatial axes.
-/// Running statistics are averaged over the images. In training, [`layer_norm`](crate::ops::layer_norm()) documents the
-/// range of x.
+/// Running statistics are averaged over the images. In training, x may have the range that
+/// [`layer_norm`](crate::ops::layer_norm()) documents.
 ///
 /// # Errors
 /// The errors of [`batch_norm`]; [`Error::InvalidArgument`] in training with a single spatial element.
@@ -220,7 +220,7 @@ pub fn instance_norm(
     }
     if x.shape()[2..].iter().product::<usize>() == 1 {
         let reason = format!(
-            "training requires more than one spatial element, got {}; use larger images, or evaluate with eval()",
+            "training requires more than one spatial element, got an input of shape {}; use larger images, or evaluate with eval()",
             x.shape()
         );
         return Err(Error::invalid(op, reason));

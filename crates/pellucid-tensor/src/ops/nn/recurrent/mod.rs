@@ -20,8 +20,8 @@ use pellucid_ir::kernel::RnnMode;
 use pellucid_ir::{DType, Error, Result, Shape};
 use smallvec::SmallVec;
 
-/// The weights of a recurrent layer with G gates, in PyTorch's layout: the rows of gate 0, then those of gate 1, and so
-/// on.
+/// The weights of a recurrent layer with G gates, in PyTorch's layout: the rows of gate 0, then the rows of gate 1, and
+/// so on.
 ///
 /// I is the input size, H the hidden size, and P the size of a state. P is H without a projection.
 #[derive(Clone, Copy, Debug)]

@@ -69,7 +69,7 @@ pub(crate) fn adaptive_means(op: &'static str, x: &Tensor, axis: usize, outputs:
 /// Divides each of some axes, in ascending order, into parts of equal length, and computes the means of the parts.
 fn means_of_parts(x: &Tensor, axes: &[(usize, usize)]) -> Result<Tensor> {
     let mut parts = x.clone();
-    // The axes of the elements of a part. Each axis that is divided moves the later ones by one.
+    // The axes of the elements of a part. Each divided axis moves the later axes by one.
     let mut elements = Vec::new();
     for (k, &(axis, outputs)) in axes.iter().enumerate() {
         let len = (x.shape()[axis] / outputs) as isize;

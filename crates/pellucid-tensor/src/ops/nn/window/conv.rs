@@ -150,7 +150,7 @@ impl ConvOperands {
     fn new(op: &'static str, spatial: usize, x: &Tensor, w: &Tensor, options: &ConvOptions) -> Result<ConvOperands> {
         let images = SpatialImages::new(op, x, spatial)?;
         if w.rank() != spatial + 2 || options.groups == 0 {
-            let help = format!("the weight must have {} axes, and there must be at least one group", spatial + 2);
+            let help = format!("the weight must have {} axes, and `groups` must be at least 1", spatial + 2);
             return Err(Error::shapes(op, [x.shape(), w.shape()], help));
         }
         if x.dtype() != w.dtype() || x.dtype() == DType::Bool {
@@ -194,7 +194,9 @@ impl ConvOperands {
         let (channels, groups) = (self.images.x.shape()[1], options.groups);
         let help = match (channels == takes, divided.is_multiple_of(groups)) {
             (true, true) => return Ok(()),
-            (true, false) => format!("the {divided} {kind}channels must be divisible by the {groups} groups"),
+            (true, false) => {
+                format!("the number of {kind}channels, {divided}, must be divisible by the number of groups, {groups}")
+            }
             (false, _) => format!(
                 "the input has {channels} channels, but the weight {axes} requires {takes}{}",
                 channels_remedy(x, self.images.spatial, takes, groups)
@@ -203,7 +205,7 @@ impl ConvOperands {
         Err(Error::shapes(op, [x.shape(), w.shape()], help))
     }
 
-    /// Computes the derivative `part` of this shape from the images and the weight, and adds the bias, if given.
+    /// Computes the derivative `part`, of shape `shape`, from the images and the weight, and adds the bias, if given.
     fn compute(
         &self,
         op: &'static str,
@@ -396,7 +398,8 @@ convolutions! {
 pub(crate) fn window_sums(op: &'static str, x: &Tensor, window: Window, outputs: [usize; 3]) -> Result<Tensor> {
     match x.dtype() {
         DType::Bool => Err(Error::dtypes(op, [x.dtype()], "windows of booleans have no sum; use to_dtype()")),
-        // The matrix of an axis has a term for each tap of each window. Long windows that overlap have too many.
+        // The matrix of an axis has a term for each tap of each window. For long windows that overlap, these are too
+        // many terms, and a convolution computes the sums.
         dtype if dtype.is_float() && (0..3).all(|a| outputs[a].saturating_mul(window.size[a]) <= x.size()) => {
             window_sums_by_axis(op, x, window, outputs)
         }
@@ -407,7 +410,7 @@ pub(crate) fn window_sums(op: &'static str, x: &Tensor, window: Window, outputs:
 /// Computes the sums along one axis after the other, as products of sparse matrices.
 fn window_sums_by_axis(op: &'static str, x: &Tensor, window: Window, outputs: [usize; 3]) -> Result<Tensor> {
     let outer_axes = x.rank() - 3;
-    // The sums along the first axes are not rounded.
+    // The intermediate sums are not rounded to half precision.
     let mut sums = copy::to_dtype(x, widened_dtype(&[x]).unwrap_or(x.dtype()))?;
     for a in 0..3 {
         let len = x.shape()[outer_axes + a];

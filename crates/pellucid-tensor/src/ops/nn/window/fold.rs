@@ -71,7 +71,9 @@ fn windows_of_axes(op: &'static str, dims: &[usize], options: &FoldOptions) -> R
                 let extent = window.extent(a);
                 Error::invalid(
                     op,
-                    format!("a window of {extent} does not fit into an axis of length {padded} including padding"),
+                    format!(
+                        "a window of {extent} does not fit into a padded axis of length {padded}; use a smaller window"
+                    ),
                 )
             })?;
             let place = |t: usize| (0..outputs).map(move |o| (t * dilation + o * stride) as i64);
@@ -81,7 +83,7 @@ fn windows_of_axes(op: &'static str, dims: &[usize], options: &FoldOptions) -> R
         .collect()
 }
 
-/// Returns the product of lengths. It saturates, because no tensor has that many elements.
+/// Returns the product of lengths, or `usize::MAX` if it overflows, which is more elements than any tensor has.
 fn product(lengths: impl Iterator<Item = usize>) -> usize {
     lengths.fold(1, usize::saturating_mul)
 }
@@ -127,7 +129,7 @@ pub fn unfold(x: &Tensor, options: FoldOptions, spatial: usize) -> Result<Tensor
 /// Elements that several windows contain are added.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`] if the rows are not divisible by the taps, or the number of columns does not match the
+/// [`Error::ShapeMismatch`] if the rows are not divisible by the taps, or the number of columns is not the number of
 /// windows; [`Error::InvalidArgument`] for invalid windows; [`Error::OutOfMemory`].
 #[tensor_method]
 pub fn fold(x: &Tensor, dims: &[usize], options: FoldOptions) -> Result<Tensor> {

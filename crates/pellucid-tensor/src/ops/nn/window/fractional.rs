@@ -28,7 +28,7 @@ fn window_starts(u: &Tensor, len: usize, size: usize, outputs: usize) -> Result<
     let (steps, alpha) = (outputs - 1, free as f64 / (outputs - 1) as f64);
     let o = create::arange(0, steps as i64, 1, u.dtype())?;
     let starts = map(formula, &[&view::unsqueeze(u, -1)?, &o], &[alpha.into()])?;
-    // Random numbers outside [0, 1) must not give windows outside the axis, so the starts are clamped.
+    // For random numbers outside [0, 1), a window could start outside the axis, so the starts are clamped.
     let starts = arithmetic::maximum(&arithmetic::minimum(&copy::to_dtype(&starts, DType::I64)?, free)?, 0)?;
     concatenate(&[&starts, &last_start], 2)
 }

@@ -91,8 +91,8 @@ pub fn grid_sample(
         .collect::<Result<_>>()?;
     let taps: Vec<Vec<Tap>> =
         axes.iter().zip(&coordinates).map(|(axis, coordinates)| axis.taps(coordinates, mode)).collect::<Result<_>>()?;
-    // The value of elements outside the image: 0, or NaN for a point that is NaN. In the mode `Nearest`, the grid
-    // gets its gradient of 0 through this value.
+    // The value of elements outside the image: 0, or NaN for a point that is NaN. In the mode `Nearest`, this value
+    // also carries the gradient of the grid, which is 0.
     let zero = fill::zeros((), x.dtype())?;
     let zero_or_nan = |coordinates: &Tensor| arithmetic::clamp(&arithmetic::round(coordinates)?, 0.0, 0.0);
     let beyond = match mode {
@@ -266,8 +266,8 @@ fn outputs_of<const N: usize>(formula: &Formula, x: &Tensor, params: &[Scalar]) 
     Ok(<[Tensor; N]>::try_from(outputs.into_vec()).expect("the formula must have N outputs"))
 }
 
-/// Clamps coordinates to [0, `last`]. The derivative is 0 at both ends and beyond them: no element right of the last
-/// one has a weight that could grow.
+/// Clamps coordinates to [0, `last`]. The derivative is 0 at both ends and beyond them, because the interpolation has
+/// no element beyond an end whose weight could grow.
 fn clip(x: &Tensor, last: f64) -> Result<Tensor> {
     let formula = formula! {
         static clip(x; last) = x.max(0.0).min(last);

@@ -1,7 +1,7 @@
 //! Operations on windows over one, two or three spatial axes: convolution, pooling, resampling.
 //!
 //! Images are `[N, C, spatial..]`, or `[C, spatial..]` for a single image. The kernels have three spatial axes. For
-//! fewer axes, axes of length 1 are inserted before the other ones and removed from the result.
+//! fewer axes, axes of length 1 are inserted before the spatial axes, and removed from the result.
 
 mod adaptive;
 mod conv;
@@ -165,7 +165,8 @@ pub fn check_positive(op: &'static str, option: &str, values: &[usize], help: &s
     Ok(())
 }
 
-/// Returns an error if no memory can hold a result of these spatial lengths, before memory is allocated per element.
+/// Returns an error if a result of these spatial lengths cannot fit into memory. Callers check this before they
+/// allocate memory in proportion to the lengths.
 fn check_lengths(lengths: &[usize]) -> Result<()> {
     let elements = lengths.iter().fold(1usize, |elements, &len| elements.saturating_mul(len));
     let fits = elements as u64 <= 1 << 40 && lengths.iter().all(|&len| len <= MAX_LENGTH);

@@ -86,7 +86,8 @@ impl PoolOptions {
     }
 }
 
-/// The maximum of every window, and its position in the three spatial axes, to which the gradient goes.
+/// Computes the maximum of every window, and its position in the three spatial axes. The gradient goes to the
+/// positions.
 pub(super) struct MaxPoolOp {
     pub(super) windows: PoolWindows,
     /// The number of windows along each axis.
@@ -113,7 +114,7 @@ impl Operation for MaxPoolOp {
     }
 }
 
-/// The gradient of x in a max pooling, from the gradient of the maxima and their positions.
+/// Computes the gradient of x in a max pooling, from the gradient of the maxima and from their positions.
 struct MaxPoolGradient {
     windows: PoolWindows,
     /// The shape of x.
@@ -176,9 +177,9 @@ fn max_unpool(op: &'static str, spatial: usize, x: &Tensor, positions: &Tensor, 
     values.restore_axes(&view::reshape_to(&y, &shape.into())?)
 }
 
-/// Planes of zeros with values at their positions. The gradient of a value is the gradient at its position. If several
-/// values share a position, each gets the full gradient, as in PyTorch, so the gradient does not depend on which value
-/// is stored.
+/// Writes values at their positions into planes of zeros. The gradient of a value is the gradient at its position. If
+/// several values share a position, each receives the full gradient at this position, as in PyTorch. So the gradient
+/// does not depend on which value is stored.
 struct MaxUnpoolOp {
     op: &'static str,
     plane_size: usize,
@@ -202,12 +203,12 @@ impl Operation for MaxUnpoolOp {
 /// The divisor of an average.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub enum AvgPoolDivisor {
-    /// The size of the window including padding, without the region beyond the padding.
+    /// The number of window elements inside the padded input.
     #[default]
     Window,
     /// The number of window elements inside the input.
     Inside,
-    /// This number, for all windows.
+    /// The given number, for every window.
     Number(f64),
 }
 
@@ -323,7 +324,7 @@ fn lp_pool(op: &'static str, spatial: usize, x: &Tensor, p: f64, pool: &PoolOpti
     } else {
         window_sums(op, &powers, window, outputs)?
     };
-    // For p = 1 there is no root. Its derivative at 0 would be 0.
+    // For p = 1 no root is computed, because the derivative of `root` at 0 is 0 instead of 1.
     images.restore_axes(&if p == 1.0 { sums } else { map(power::root(), &[&sums], &[(1.0 / p).into()])? })
 }
 
@@ -338,13 +339,13 @@ macro_rules! pools {
         /// `⌊(L + 2·padding − dilation·(size − 1) − 1) / stride⌋ + 1`; [`PoolOptions::ceil`] rounds up.
         ///
         /// # Errors
-        /// [`Error::ShapeMismatch`], even for x without channels; [`Error::InvalidArgument`] for an invalid window.
+        /// [`Error::ShapeMismatch`], also for an x without channels; [`Error::InvalidArgument`] for an invalid window.
         #[tensor_method]
         pub fn $max(x: &Tensor, pool: PoolOptions) -> Result<(Tensor, Tensor)> {
             max_pool(stringify!($max), $spatial, x, &pool)
         }
 
-        #[doc = concat!("Writes every element of x to its position from [`", stringify!($max), "`], in zeros.")]
+        #[doc = concat!("Writes every element of x to its position from [`", stringify!($max), "`], in a tensor of zeros.")]
         ///
         /// `dims` are the spatial lengths of the result. If several elements have the same position, the last one is
         /// stored, but each of them receives the gradient at this position.

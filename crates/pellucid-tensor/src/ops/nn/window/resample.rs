@@ -52,12 +52,12 @@ pub enum InterpolationMode {
         /// Whether the centers of the corner elements of input and output are aligned.
         align_corners: bool,
     },
-    /// Linear interpolation with antialiasing: downsampling stretches the support of the filter by the scale. PyTorch's
-    /// `bilinear` with `antialias`, Pillow's `BILINEAR`. The edges of the image are aligned.
+    /// Linear interpolation with antialiasing: downsampling stretches the support of the filter by the scale. The mode
+    /// is PyTorch's `bilinear` with `antialias`, and Pillow's `BILINEAR`. The edges of the image are aligned.
     LinearAntialias,
     /// Cubic interpolation (Keys 1981, with a = −0.5) with antialiasing: downsampling stretches the support of the
-    /// filter by the scale. PyTorch's `bicubic` with `antialias`, Pillow's `BICUBIC`. The edges of the image are
-    /// aligned.
+    /// filter by the scale. The mode is PyTorch's `bicubic` with `antialias`, and Pillow's `BICUBIC`. The edges of the
+    /// image are aligned.
     CubicAntialias,
     /// The mean over the area of an output element, as in adaptive average pooling.
     Area,
@@ -66,9 +66,9 @@ pub enum InterpolationMode {
 /// Resizes images x `[N, C, spatial..]`, with one to three spatial axes, by interpolation axis by axis.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers (except with nearest elements);
-/// [`Error::InvalidArgument`] unless there is one length or factor per spatial axis and no resulting length is 0;
-/// [`Error::OutOfMemory`].
+/// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for booleans, and for integers except in the modes `Nearest` and
+/// `NearestExact`; [`Error::InvalidArgument`] unless there is one length or factor per spatial axis and no resulting
+/// length is 0; [`Error::OutOfMemory`].
 #[tensor_method(autocast = Single)]
 pub fn interpolate(x: &Tensor, size: Resize, mode: InterpolationMode) -> Result<Tensor> {
     let op = "interpolate";
@@ -120,8 +120,8 @@ pub fn interpolate(x: &Tensor, size: Resize, mode: InterpolationMode) -> Result<
 }
 
 /// Returns the order in which axes are resampled, as indices: first the axes that shrink most, so that the intermediate
-/// images are small. Of axes with equal factors, the last one grows first and shrinks last, because products along the
-/// last axis cost most per element.
+/// images are small. Among axes with equal factors, the last axis is resampled first if the axes grow, and last if they
+/// shrink, because products along the last axis cost most per element.
 fn resampling_order(dims: &[usize], lengths: &[usize]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..dims.len()).collect();
     order.sort_by(|&a, &b| {
