@@ -42,8 +42,8 @@ pub use svd::{polar, svd, svdvals};
 pub use triangular::solve_triangular;
 
 use crate::autograd::interface::*;
-use crate::device::Device;
 use crate::engine;
+use crate::ops::call::check;
 use crate::ops::formula::broadcast;
 use crate::ops::primitive::{copy, view};
 use crate::ops::shape::diagonal::{diagonal, eye};
@@ -173,7 +173,7 @@ fn common_batch(op: &'static str, a: &Tensor, b: &Tensor) -> Result<Shape> {
 
 /// Returns an error if a factorization failed for a matrix (its info is not 0) and values can be read.
 fn check_info(op: &'static str, info: &Tensor, describe: impl Fn(i32) -> String, help: &'static str) -> Result<()> {
-    if !engine::is_eager() || info.device() != Device::cpu() {
+    if !check::is_readable(info) {
         return Ok(());
     }
     let failed = info.array().to_vec::<i32>(op)?.into_iter().enumerate().find(|(_, info)| *info != 0);

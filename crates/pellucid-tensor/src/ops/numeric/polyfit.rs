@@ -180,7 +180,7 @@ pub struct InterpOptions {
 /// This is NumPy's `interp`: points and values are vectors of the same length, and the points ascend. If points are
 /// equal, the function has the last of their values there. NaN stays NaN. All operands are differentiable; the
 /// derivative with respect to x is the slope. The result of integers is `f32`. The order of the points is checked in
-/// eager mode on the CPU. Otherwise, the interpolated values are NaN if the points descend. With a period, x and the
+/// eager mode on the CPU. Otherwise, all results are NaN if the points descend. With a period, x and the
 /// points are taken modulo the period, and the points need not be ordered; the function connects the last point of a
 /// period with the first point of the next.
 ///
@@ -233,17 +233,17 @@ pub fn interp(x: &Tensor, points: &Tensor, values: &Tensor, options: InterpOptio
         (x, points, values) = periodic_extension(&x, &points, &values, period.abs())?;
     }
     let y = piecewise_linear(&x, &points, &values)?;
-    let y = match &ascends {
-        Some(ascends) => value_range::nan_unless(ascends, &y)?,
-        None => y,
-    };
     let end = |index: isize| view::select(&points, 0, index);
     let y = match left {
         Some(left) => arithmetic::where_(&compare::lt(&x, &end(0)?)?, left, &y)?,
         None => y,
     };
-    match right {
-        Some(right) => arithmetic::where_(&compare::gt(&x, &end(-1)?)?, right, &y),
+    let y = match right {
+        Some(right) => arithmetic::where_(&compare::gt(&x, &end(-1)?)?, right, &y)?,
+        None => y,
+    };
+    match &ascends {
+        Some(ascends) => value_range::nan_unless(ascends, &y),
         None => Ok(y),
     }
 }

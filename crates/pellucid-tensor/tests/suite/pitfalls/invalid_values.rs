@@ -502,6 +502,8 @@ fn interpolation_between_descending_points_is_nan_where_they_are_not_read() {
     assert!(matches!(interp(&points), Err(Error::InvalidArgument { op: "interp", .. })));
     let all_nan = |y: &Tensor| y.to_vec::<f32>().iter().all(|v| v.is_nan());
     assert!(all_nan(&lazy(|| interp(&points)).unwrap()));
+    let ends = ops::InterpOptions { left: Some(0.0), right: Some(1.0), ..Default::default() };
+    assert!(all_nan(&lazy(|| ops::interp(&x, &points, &points, ends)).unwrap()));
     let mut step = capture(|inputs| interp(&inputs[0]), &[&points]).unwrap();
     assert!(step.launch(&[&points]).unwrap().to_vec::<f32>(0).iter().all(|v| v.is_nan()));
     let ascending = points.flip(..).copy();

@@ -22,9 +22,7 @@ pub use regression::{
     PoissonNllLossOptions, gaussian_nll_loss, huber_loss, kl_div, l1_loss, mse_loss, poisson_nll_loss, smooth_l1_loss,
 };
 
-use crate::device::Device;
-use crate::engine;
-use crate::ops::call::axes;
+use crate::ops::call::{axes, check};
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::primitive::{copy, view};
 use crate::ops::reduce::{reductions, value_range};
@@ -125,7 +123,7 @@ struct CheckedClasses {
 /// a valid class replaces invalid indices, and [`CheckedClasses::nan_where_invalid`] makes the loss and its gradient
 /// NaN.
 fn in_range(op: &'static str, classes: &Tensor, axis: usize, len: usize) -> Result<CheckedClasses> {
-    if !engine::is_eager() || classes.device() != Device::cpu() {
+    if !check::is_readable(classes) {
         let is_inside = compare::logical_and(&compare::ge(classes, 0)?, &compare::lt(classes, len as i64)?)?;
         let clamped_classes = arithmetic::clamp(classes, 0, len.max(1) as i64 - 1)?;
         return Ok(CheckedClasses { classes: clamped_classes, is_inside: Some(is_inside) });
