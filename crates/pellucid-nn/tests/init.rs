@@ -84,7 +84,7 @@ fn distributions_have_their_range() {
         assert!(error.starts_with(&format!("{name}: gain must be finite and not negative, got -1")), "{error}");
     }
     let rejected = catch_unwind(|| init::uniform([2], 1.0, 0.0)).unwrap_err();
-    assert!(rejected.downcast_ref::<String>().unwrap().contains("low <= high"));
+    assert!(rejected.downcast_ref::<String>().unwrap().contains("`low` must be at most `high`"));
 }
 
 /// The standard deviation follows from the normal density and mass within ±1: 1 − 2φ(1)/0.6827.

@@ -12,7 +12,7 @@ fn characters_are_encoded_and_decoded() {
     let restored = CharTokenizer::from_text(&tokenizer.characters().iter().collect::<String>());
     assert_eq!(restored, tokenizer);
     let error = tokenizer.encode("nave x").unwrap_err().to_string();
-    assert!(error.contains("'x', the character 5"), "{error}");
+    assert!(error.contains("'x', character 5"), "{error}");
     for token in [-1, 10] {
         assert!(matches!(tokenizer.decode(&[0, token]), Err(Error::InvalidArgument { .. })));
     }

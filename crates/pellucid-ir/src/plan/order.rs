@@ -88,9 +88,9 @@ impl Footprint<'_> {
         self.writes_visible |= self.plan.writes_visible(launch);
     }
 
-    /// Returns true if `launch` and one of the launches must keep their order: one writes a slot that the other reads or
-    /// writes, or one may fail because of its values and the other writes memory that is visible outside the plan. A
-    /// run that fails then leaves the same memory as in the recorded order.
+    /// Returns true if `launch` and one of the launches must keep their order: one writes a slot that the other reads
+    /// or writes, or one may fail because of its values and the other writes memory that is visible outside the plan.
+    /// A run that fails then leaves the same memory as in the recorded order.
     pub(super) fn has_conflict(&self, launch: &Launch) -> bool {
         launch.outputs.iter().any(|o| self.slots[o.slot] != SlotAccess::Unused)
             || launch.inputs.iter().any(|o| self.slots[o.slot] == SlotAccess::Write)

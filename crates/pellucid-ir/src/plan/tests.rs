@@ -562,8 +562,7 @@ fn early_runs_updates_directly_after_their_gradients() {
     let second = w.map(exp(), &[&first]);
     w.launch(map(add()), &[&p, &first], &[&p]);
     w.launch(map(add()), &[&q, &second], &[&q]);
-    let plan = w.after(&["early"]);
-    let written: Vec<Slot> = plan.launches.iter().map(|l| l.outputs[0].slot).collect();
+    let written = w.after(&["early"]).launches.iter().map(|l| l.outputs[0].slot).collect::<Vec<_>>();
     assert_eq!(written, [first.slot, p.slot, second.slot, q.slot]);
 }
 
@@ -572,12 +571,10 @@ fn early_does_not_move_an_update_before_a_reader_of_its_state() {
     let mut w = PlanBuilder::default();
     // The maps write more bytes than a launch that is moved.
     let (x, p) = (w.slot(SlotRole::Input, [32]), w.slot(SlotRole::State, [32]));
-    let gradient = w.map(exp(), &[&x]);
-    let output = w.map(exp(), &[&p]);
+    let [gradient, output] = [&x, &p].map(|operand| w.map(exp(), &[operand]));
     let last = w.map(exp(), &[&gradient]);
     w.launch(map(add()), &[&p, &gradient], &[&p]);
-    let plan = w.after(&["early"]);
-    let written: Vec<Slot> = plan.launches.iter().map(|l| l.outputs[0].slot).collect();
+    let written = w.after(&["early"]).launches.iter().map(|l| l.outputs[0].slot).collect::<Vec<_>>();
     assert_eq!(written, [gradient.slot, output.slot, p.slot, last.slot]);
 }
 

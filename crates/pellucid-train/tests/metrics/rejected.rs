@@ -80,7 +80,7 @@ fn labels_must_be_classes() {
     assert!(accuracy_error(&Tensor::from([0.1, 0.2]), &Tensor::from([0.0, 0.5])).contains("label 1 is 0.5"));
     assert!(accuracy_error(&Tensor::from([0.1, 0.2]), &Tensor::from([f64::NAN, 0.5])).contains("label 0 is NaN"));
     assert!(accuracy_error(&Tensor::from([0.1, 0.2]), &Tensor::from([0i64, 2])).contains("0..2"));
-    assert!(accuracy_error(&Tensor::from([0i64, 1 << 40]), &Tensor::from([0i64, 2])).contains("element 1"));
+    assert!(accuracy_error(&Tensor::from([0i64, 1 << 40]), &Tensor::from([0i64, 2])).contains("class of sample 1"));
 }
 
 #[test]

@@ -154,7 +154,7 @@ fn misuse_panics_with_a_help_text() {
         });
         let _ = Formula::new("g", &[Input::NUMBER], 0, |_, _| vec![kept.unwrap().exp()]);
     });
-    assert!(outside.contains("outside the formula"), "{outside}");
+    assert!(outside.contains("in a formula other than the one that created it"), "{outside}");
     let nowhere = catch_unwind(|| Expr::input(0).exp().kind()).unwrap_err();
     let nowhere =
         nowhere.downcast::<String>().map(|s| *s).unwrap_or_else(|s| s.downcast::<&str>().unwrap().to_string());
