@@ -401,8 +401,8 @@ pub(crate) mod tests {
         assert!(one.excludes_subnormals(one) && zero.excludes_subnormals(one) && zero.excludes_subnormals(zero));
         let exponent = |e: u16| range(&[0x4000, e << 7]);
         assert!(exponent(71).excludes_subnormals(exponent(71)) && !exponent(71).excludes_subnormals(exponent(70)));
-        assert!(!range(&[0x0001]).excludes_subnormals(range(&[0x7f00])), "a subnormal factor");
-        assert!(!range(&[0x007f]).excludes_subnormals(zero), "a subnormal factor, which would be flushed to 0");
+        assert!(!range(&[0x0001]).excludes_subnormals(range(&[0x7f00])), "a subnormal factor must be detected");
+        assert!(!range(&[0x007f]).excludes_subnormals(zero), "a subnormal factor must be detected");
         let small = |e: usize| move |_: usize| BF16((e << 7) as u16);
         for isa in instruction_sets().filter(|isa| isa.has_bf16_products()) {
             let (flushed, uses_pairs) = multiplied(isa, (2, 2, 1), [0, 0], [&small(64), &small(63)]);

@@ -219,13 +219,13 @@ impl TaskGrid {
     }
 }
 
-/// Computes y[rows] = A[rows × k]·x, or y + A·x. Here x is the first lane of the argument `x`, and y is the first
-/// column of the argument `y`.
+/// Computes y[rows] = A[rows × k]·x, or adds this product to y if y accumulates. Here x is the first lane of the
+/// argument `x`, and y is the first column of the argument `y`.
 ///
 /// # Safety
 ///
-/// - *Operands*: `a` has the lanes `rows`, and `x` one lane, for `k > 0` k indices. No thread writes them
-///   during the call.
+/// - *Operands*: `k` is at least 1. `a` has the lanes `rows`, `x` has one lane, and both have the k indices 0..k. No
+///   thread writes them during the call.
 /// - *C*: the elements `rows` of y are valid for reads and writes at their stride, are distinct, and do not overlap the
 ///   operands. No other thread accesses them during the call.
 /// - *Isa*: the processor has the instruction set of `kernels`.

@@ -275,7 +275,8 @@ impl Layout {
         assert_eq!(shape.rank(), strides.len(), "a layout must have one stride for each axis");
         let strides = (!is_contiguous(&shape, &strides)).then(|| Box::new(strides));
         let layout = Layout { shape, offset, strides };
-        assert!(layout.extent().start >= 0, "the layout must not have an element before the start of its storage");
+        let start = layout.extent().start;
+        assert!(start >= 0, "a layout must not have elements before the start of its storage, got position {start}");
         layout
     }
 

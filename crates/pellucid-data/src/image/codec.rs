@@ -208,8 +208,9 @@ fn decode_png(bytes: &[u8], options: DecodeOptions) -> DecodeResult {
 
 fn decode_jpeg(bytes: &[u8], options: DecodeOptions) -> DecodeResult {
     // Some messages of the decoder end with a newline.
-    let invalid =
-        |error: zune_jpeg::errors::DecodeErrors| format!("the JPEG image is damaged: {}", error.to_string().trim_end());
+    let invalid = |error: zune_jpeg::errors::DecodeErrors| {
+        format!("the JPEG image is damaged or not supported: {}", error.to_string().trim_end())
+    };
     // Otherwise, the pixels after the end of a truncated file would be gray.
     let settings = DecoderOptions::default().set_strict_mode(true);
     // The only limit is the number of pixels. By default, the decoder would reject sides of more than 2¹⁴ pixels.

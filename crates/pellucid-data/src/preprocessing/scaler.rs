@@ -33,7 +33,7 @@ impl<const K: usize> FittedStatistics<K> {
     }
 
     fn get(&self) -> Result<FeatureStatistics<K>> {
-        let reason = "the scaler has no statistics yet; fit(&x) computes them, and a load of a checkpoint reads them";
+        let reason = "the scaler has no statistics yet; call fit(&x), or load a checkpoint";
         lock(&self.fitted).clone().ok_or_else(|| Error::invalid(self.op, reason))
     }
 

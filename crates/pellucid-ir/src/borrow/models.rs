@@ -289,7 +289,7 @@ fn a_reader_does_not_overtake_a_writer_that_waits() {
         let reader = spawn_with(&storage, |storage| {
             let is_waited_for = Loom::waited() != 0;
             let is_acquired = BorrowGuard::try_acquire(&[storage], &[]).is_some();
-            assert!(!(is_waited_for && is_acquired), "the writer waits until `held` is dropped");
+            assert!(!(is_waited_for && is_acquired), "a reader must not acquire the word while a writer waits for it");
         });
         reader.join().unwrap();
         drop(held);

@@ -338,7 +338,7 @@ const PAUSES: usize = 4;
 /// kernel that joins the list at the same time.
 const LONGEST_SLEEP: Duration = Duration::from_micros(200);
 
-/// The sleep of a thread.
+/// Blocks a thread until another thread wakes it, or [`LONGEST_SLEEP`] has passed.
 #[derive(Debug, Default)]
 pub struct Parker {
     state: Mutex<ParkerState>,

@@ -167,7 +167,8 @@ impl Attention {
             && arrays.iter().all(|m| m.dtype == dtype)
             && mask.iter().all(|m| m.dtype == dtype || m.dtype == DType::Bool);
         if !typed {
-            let help = "operands must be f32 or f64, and the mask must have the same dtype or bool; use to_dtype()";
+            let help =
+                "operands must all be f32 or all f64, and the mask must have the same dtype or bool; use to_dtype()";
             return Err(Error::dtypes("attention", inputs.iter().map(|m| m.dtype), help));
         }
         let meta = |shape: Shape| Meta { shape, dtype };

@@ -153,7 +153,11 @@ impl Factorization {
             return solve_with_pivots(op, inputs);
         }
         if let Some(other) = inputs.iter().find(|m| !matches!(m.dtype, DType::F32 | DType::F64) || m.dtype != a.dtype) {
-            return Err(Error::dtypes(op, [a.dtype, other.dtype], "matrices must be f32 or f64; use to_dtype()"));
+            return Err(Error::dtypes(
+                op,
+                [a.dtype, other.dtype],
+                "matrices must all be f32 or all f64; use to_dtype()",
+            ));
         }
         let [batch @ .., m, n] = a.shape.dims() else {
             return Err(Error::shapes(op, [&a.shape], "matrices must have at least two axes; unsqueeze() adds one"));

@@ -290,7 +290,11 @@ impl Recurrent {
             Error::shapes(
                 self.op,
                 inputs.iter().map(|m| &m.shape),
-                "the inputs must have the number and the shapes that `kernel::Recurrent` documents for this cell and part",
+                format!(
+                    "the number or the shapes of the inputs do not match the cell and the part, which have {} inputs; \
+                     `kernel::Recurrent` documents the shapes",
+                    self.inputs()
+                ),
             )
         };
         let sizes = self.sizes(inputs).filter(|_| inputs.len() == self.inputs()).ok_or_else(shape_error)?;

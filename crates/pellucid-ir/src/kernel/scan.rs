@@ -33,8 +33,8 @@ impl ScanOp {
     }
 }
 
-/// `y[i] = op(x[0], .., x[i])` along one axis, strictly in order; with `reverse`, the order is from the last element to
-/// the first. Sums and products accumulate in the type that [`ScanOp::accumulator`] returns; each element of the result
+/// `y[i] = op(x[0], .., x[i])` along one axis; with `reverse`, from the last element to the first. A backend may combine
+/// the results of consecutive chunks of a long line. Sums and products accumulate in the type that [`ScanOp::accumulator`] returns; each element of the result
 /// is rounded to the dtype of the input once.
 ///
 /// There is one input. The outputs have its shape: the values, in the dtype of the input, and for `Max` and `Min` also

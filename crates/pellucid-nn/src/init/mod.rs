@@ -100,7 +100,8 @@ pub(crate) fn try_affine(layer: &'static str, shape: impl Into<Shape>) -> Result
     Ok([name_layer(layer, try_ones(&shape))?, name_layer(layer, try_zeros(&shape))?])
 }
 
-/// Defines all forms of every scheme of `values`.
+/// Defines four functions for each initialization scheme of the module `values`: they create or refill a parameter, and
+/// panic or return errors.
 macro_rules! schemes {
     ($($(#[$doc:meta])* $name:ident, $try_name:ident; $refill:ident, $try_refill:ident
         ($($argument:ident: $type:ty),*);)*) => {$(

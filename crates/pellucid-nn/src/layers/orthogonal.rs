@@ -106,9 +106,12 @@ impl Parametrization for Orthogonal {
             let original = ops::broadcast_to(&minus_identity, x.shape())?;
             return TallMatrix { x: original, is_transposed }.restored(weight.dtype());
         }
-        if self.map_for(rows, columns) != OrthogonalMap::Householder {
-            let reason = "this map has no right inverse without a base; leave out use_trivialization(false), or use \
-                          map(OrthogonalMap::Householder)";
+        let map = self.map_for(rows, columns);
+        if map != OrthogonalMap::Householder {
+            let reason = format!(
+                "a given weight cannot be set with the map {map:?} and without a base; leave out \
+                 use_trivialization(false), or use map(OrthogonalMap::Householder)"
+            );
             return Err(Error::invalid(OP, reason));
         }
         let (packed, tau) = ops::geqrf(&x)?;

@@ -1,4 +1,4 @@
-//! Transformer encoders, and with a causal mask the bodies of language models.
+//! Transformer encoders. With a causal mask, an encoder is the body of a language model.
 
 use super::stack::{layer_stack, zip_caches};
 use super::sublayers::Sublayer;

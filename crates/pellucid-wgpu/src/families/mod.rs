@@ -179,7 +179,7 @@ mod tests {
         let (three_heads, two_heads): (&[usize], &[usize]) = (&[1, 3, 4, 8], &[1, 2, 4, 8]);
         let inputs = [three_heads, two_heads, two_heads];
         let error = describe_error(&Kernel::Attention(attention), &inputs, &[three_heads, &[1, 3, 4]]);
-        assert!(error.contains("attention") && error.contains("do not fit"), "{error}");
+        assert!(error.contains("attention") && error.contains("must be [N, H, L, E]"), "{error}");
 
         let recurrent = Recurrent {
             op: "rnn_tanh",
@@ -192,7 +192,7 @@ mod tests {
         };
         let inputs: [&[usize]; 4] = [&[2, 3, 4], &[4, 5], &[4], &[3, 4]];
         let error = describe_error(&Kernel::Recurrent(recurrent), &inputs, &[&[2, 3, 4], &[3, 3, 4]]);
-        assert!(error.contains("rnn_tanh") && error.contains("do not fit"), "{error}");
+        assert!(error.contains("rnn_tanh") && error.contains("do not match the cell"), "{error}");
     }
 
     /// Returns the program that adds two inputs of `f32`.

@@ -24,7 +24,8 @@ use std::ops::Range;
 const GROUP: usize = 16;
 /// The minimum inner length for which arrays are not transposed.
 const MIN_INNER: usize = 8;
-/// The bytes of a block of transposed inputs and outputs, which stays in the cache of a core.
+/// The maximum size in bytes of a block of transposed inputs and outputs with several rows, so that it stays in the
+/// cache of a core.
 const BLOCK_BYTES: usize = 64 << 10;
 
 impl CpuFamily for SparseProduct {

@@ -62,8 +62,8 @@ pub(crate) fn run_map(kernel: &Map, inputs: &[Operand<'_>], outputs: &[Operand<'
     if operands().all(|o| dense(o).map(|d| all_dense.push(d)).is_some()) {
         let (inputs, outputs) = all_dense.split_at(inputs.len());
         // SAFETY: the contract of `run_dense`. *Operands*: the family has checked dtypes and shapes, and every operand
-        // is contiguous over `size` elements or is one element. *Aliasing*: an output overlaps an input only if their
-        // addresses and layouts are equal.
+        // is contiguous over `size` elements or is one element. *Aliasing*: outputs do not overlap each other, and an
+        // output overlaps an input only if their addresses and layouts are equal; this is checked for every kernel.
         unsafe { dense::run_dense(program, &kernel.params, size, inputs, outputs) };
         return Ok(());
     }
@@ -183,7 +183,8 @@ fn map_segments(
     let own = |schedule: &KernelSchedule| direct && (stream.is_none() || aligned && is_streamed(schedule));
     let mut eval = Evaluator::new(program, params, inner, staged, own);
     eval.stream = stream.is_some() && aligned;
-    // `own` is true for the schedule of an evaluator without buffers, so all outputs are written in place.
+    // An evaluator that reads in place has no buffers. Then `own` was true for its schedule, so it also writes all
+    // outputs in place.
     let in_place = eval.reads_in_place()
         && (program.outputs.iter()).all(|o| eval.schedule.granularity[o.slot as usize] == Granularity::PerElement);
     let map = SegmentedMap { eval, outer, patterns, bases, length, stream, in_place };

@@ -23,7 +23,8 @@ fn monic_polynomial(coefficients: &[f64], t: Expr) -> Expr {
     coefficients[1..].iter().fold(first, |p, &c| p * t + c)
 }
 
-/// Evaluates 1 + z/(a·b) + z²/(a·b·(a + 3)·(b + 3)) + .., one of the two power series that solve y″ = x·y, with z = x³.
+/// Evaluates 1 + z/(a·b) + z²/(a·b·(a + 3)·(b + 3)) + ... With z = x³, the series for a = 2, b = 3 and x times the
+/// series for a = 3, b = 4 solve y″ = x·y.
 fn airy_series(z: Expr, a: f64, b: f64) -> Expr {
     let next = |k: i32| z * ((a + 3.0 * f64::from(k)) * (b + 3.0 * f64::from(k))).recip();
     (0..12).rev().fold(1.0 + next(12), |rest, k| 1.0 + next(k) * rest)

@@ -208,10 +208,7 @@ pub fn where_<'a>(
     if condition.dtype() != DType::Bool {
         let is_mask = |x: &TensorOrScalar<'a>| x.tensor().is_some_and(|x| x.dtype() == DType::Bool);
         let help = match is_mask(&a) || is_mask(&b) {
-            true => {
-                "the condition must be a bool tensor; it is the first argument of ops::where_(condition, x, y), \
-                 and the second in x.where_(condition, y)"
-            }
+            true => "the condition must be a bool tensor; call ops::where_(condition, x, y) or x.where_(condition, y)",
             false => "the condition must be a bool tensor; compare with ne(0)",
         };
         return Err(Error::dtypes("where_", [condition.dtype()], help));

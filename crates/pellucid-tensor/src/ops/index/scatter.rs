@@ -92,7 +92,8 @@ pub(in crate::ops) fn along_axis(vector: &Tensor, rank: usize, axis: usize) -> R
     view::reshape_to(vector, &shape)
 }
 
-/// Returns x with the values combined at the index tensors. The caller has checked the shapes and dtypes.
+/// Returns x with `values` combined, by `reduction`, into the elements that the index tensors select. The caller has
+/// checked the shapes and dtypes.
 pub(in crate::ops) fn scatter_selected(
     selection: Selection,
     x: &Tensor,

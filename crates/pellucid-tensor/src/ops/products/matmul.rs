@@ -130,11 +130,11 @@ fn fold_batch_into_rows(a: &Tensor, g: &Tensor, rank: usize) -> Result<Option<(T
 /// Computes the matrix product, like NumPy's `@`.
 ///
 /// The last two axes are matrices, and the axes before them broadcast. A 1-D first operand is a row, and a 1-D second
-/// operand is a column; the result does not have this axis. Dtypes are promoted; booleans are rejected.
+/// operand is a column; the result does not have this axis. Dtypes are promoted; two boolean operands are rejected.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the inner lengths differ, for 0-d operands, and if batch axes do not broadcast;
-/// [`Error::DTypeMismatch`] for bool.
+/// [`Error::DTypeMismatch`] for two boolean operands.
 #[doc(alias("mm", "bmm", "mv"))]
 #[tensor_method(autocast = Half)]
 pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {

@@ -170,7 +170,7 @@ impl EinopsPlan {
         let named = left.iter().filter(|group| !group.is_rest()).count();
         let has_rest = left.iter().any(AxisGroup::is_rest);
         if left.iter().flat_map(|group| &group.parts).filter(|part| **part == "...").count() != usize::from(has_rest) {
-            return Err(self.invalid("... must occur on the left at most once, outside parentheses".into()));
+            return Err(self.invalid("`...` may occur on the left at most once, and only outside parentheses".into()));
         }
         let more = x.rank().checked_sub(named).filter(|&more| has_rest || more == 0);
         let Some(more) = more else {

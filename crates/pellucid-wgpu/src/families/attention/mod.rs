@@ -54,7 +54,8 @@ impl GpuFamily for Attention {
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let DeviceOperands { inputs, outputs } = operands;
         let sizes = self.sizes(&metas(&inputs[..3])).ok_or_else(|| {
-            Error::invalid("attention", "the shapes of queries, keys and values do not fit each other")
+            let help = "queries, keys and values must be [N, H, L, E], [N, G, S, E] and [N, G, S, D]";
+            Error::shapes("attention", inputs[..3].iter().map(|input| input.shape()), help)
         })?;
         let mask = self.mask(inputs).copied();
         let pass = |kind| AttentionPass { kernel: self, sizes, kind, mask, inputs, outputs };

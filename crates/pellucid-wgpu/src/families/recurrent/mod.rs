@@ -45,9 +45,10 @@ impl GpuFamily for Recurrent {
 
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let DeviceOperands { inputs, outputs } = operands;
-        let sizes = self
-            .sizes(&metas(inputs))
-            .ok_or_else(|| Error::invalid(self.op, "the shapes of the inputs do not fit each other"))?;
+        let sizes = self.sizes(&metas(inputs)).ok_or_else(|| {
+            let help = "the shapes of the inputs do not match the cell; `kernel::Recurrent` documents them";
+            Error::shapes(self.op, inputs.iter().map(|input| input.shape()), help)
+        })?;
         if let Some(lengths) = self.lengths(inputs) {
             // A length is in 0..=steps.
             check_range(list, self.op, lengths, 0, (LowerBound::Zero, sizes.steps + 1));

@@ -136,8 +136,8 @@ fn in_range(op: &'static str, classes: &Tensor, axis: usize, len: usize) -> Resu
 
 impl CheckedClasses {
     /// Returns x, or NaN with a gradient of NaN for samples with an invalid class index. If the loss is reduced, one
-    /// invalid index affects all samples. `axes` are the axes of a sample's class indices; `shape` broadcasts a mask
-    /// per sample to x.
+    /// invalid index affects all samples. `axes` are the axes of a sample's class indices. `shape` is the shape in
+    /// which a mask with one value per sample broadcasts to x.
     fn nan_where_invalid(&self, x: Tensor, reduction: Reduction, axes: &[isize], shape: &Shape) -> Result<Tensor> {
         let Some(is_inside) = &self.is_inside else { return Ok(x) };
         let is_inside = match reduction {

@@ -66,7 +66,8 @@ pub(crate) fn adaptive_means(op: &'static str, x: &Tensor, axis: usize, outputs:
     multiply_axis(op, x, axis, matrix)
 }
 
-/// Divides each of some axes, in ascending order, into parts of equal length, and computes the means of the parts.
+/// Divides axes into parts of equal length, and computes the means of the parts. `axes` lists each axis with its number
+/// of parts, in ascending order.
 fn means_of_parts(x: &Tensor, axes: &[(usize, usize)]) -> Result<Tensor> {
     let mut parts = x.clone();
     // The axes of the elements of a part. Each divided axis moves the later axes by one.

@@ -338,8 +338,11 @@ fn conv_transpose(
         let Some(full) = full else { return Err(Error::size_overflow()) };
         shape[2 + a] = full.saturating_sub(padding);
         if full <= padding {
-            let help = format!("the padding {padding} of axis {a} removes the entire output, which has length {full}");
-            return Err(Error::shapes(op, [x.shape(), w.shape()], format!("{help}; use less padding")));
+            let help = format!(
+                "the padding of both ends, {padding}, leaves no output on an axis, whose length without padding is \
+                 {full}; use less padding"
+            );
+            return Err(Error::shapes(op, [x.shape(), w.shape()], help));
         }
     }
     start.compute(op, ConvPart::Input, shape, groups, bias)
