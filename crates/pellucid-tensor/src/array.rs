@@ -119,7 +119,7 @@ impl Array {
         &self.layout
     }
 
-    /// Returns the type of every element.
+    /// Returns the dtype of the elements.
     #[inline]
     pub fn dtype(&self) -> DType {
         self.dtype
@@ -231,7 +231,8 @@ impl Array {
         }
     }
 
-    /// Returns the array as a dense operand if it is contiguous and has `size` elements or one element.
+    /// Returns the array as a dense operand if it is contiguous and has `size` elements or one element, otherwise
+    /// `None`.
     #[inline]
     pub(crate) fn as_dense(&self, size: usize) -> Option<DenseView<'_>> {
         let count = self.shape().size();

@@ -38,7 +38,7 @@ struct OpenDevice {
 static CPU: OpenDevice =
     OpenDevice { backend: &pellucid_cpu::Cpu, kind: DeviceKind::Cpu, driver: "cpu", index: 0, is_deferred: false };
 
-/// The drivers of this build.
+/// The GPU drivers of this build.
 static BUILT_IN: &[&dyn Driver] = &[
     #[cfg(feature = "wgpu")]
     &pellucid_wgpu::WgpuDriver,
@@ -117,9 +117,9 @@ impl Device {
         Device::named("gpu", 0)
     }
 
-    /// Returns the first GPU if there is one that is not [software](Device::is_software), otherwise the CPU. The first
-    /// call in a process that returns the CPU reports the reason: to the subscriber of `tracing`, or on standard error
-    /// without one.
+    /// Returns the first GPU, or the CPU if there is no GPU or the first one is [software](Device::is_software). The
+    /// first call in a process that returns the CPU reports the reason: to the subscriber of `tracing`, or on standard
+    /// error without one.
     pub fn best() -> Device {
         static WARNED: Once = Once::new();
         let why = match Device::gpu() {

@@ -81,7 +81,7 @@ struct ElementFormat {
     width: usize,
     alignment: fmt::Alignment,
     fill: char,
-    /// Whether positive numbers have a sign.
+    /// Whether numbers without a minus sign get a plus sign.
     has_plus: bool,
 }
 

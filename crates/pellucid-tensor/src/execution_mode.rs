@@ -30,7 +30,8 @@ pub(crate) fn is_eager() -> bool {
     matches!(MODE.get(), ExecutionMode::Eager | ExecutionMode::Immediate | ExecutionMode::NanChecked)
 }
 
-/// Returns true while this thread records a captured step or runs [`trace`](crate::trace()). No values exist then.
+/// Returns true while this thread records a captured step or runs [`trace`](crate::trace()). The results of operations
+/// then have no values.
 #[inline]
 pub fn is_capturing() -> bool {
     MODE.get() == ExecutionMode::Capture

@@ -9,7 +9,7 @@ use pellucid_ir::lock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-/// Storages with idle handles that other handles still use.
+/// Storages that have idle handles and are still used through other handles.
 static WAITING: Mutex<WaitingStorages> = Mutex::new(WaitingStorages { storages: Vec::new(), limit: 0 });
 
 /// The number of waiting storages.
@@ -27,7 +27,7 @@ impl WaitingStorages {
         lock(&WAITING)
     }
 
-    /// Releases the memory of all storages whose handles are idle, and removes them.
+    /// Releases the memory of each storage whose handles are all idle, and removes these storages from the list.
     fn release(&mut self) {
         self.storages.retain(|waiting| waiting.upgrade().is_some_and(|storage| !release_if_idle(&storage, 1)));
         self.limit = 2 * self.storages.len();
@@ -54,7 +54,7 @@ pub(crate) fn is_idle(storage: &Arc<Storage>) -> bool {
     Arc::strong_count(storage) == storage.idle() as usize
 }
 
-/// Releases the memory of the storages whose handles have become idle.
+/// Releases the memory of each waiting storage whose handles are now all idle.
 #[inline]
 pub(crate) fn release_idle_memory() {
     if COUNT.load(Ordering::Acquire) > 0 {

@@ -11,15 +11,15 @@ const MAX_SCOPES: usize = 64;
 pub(crate) struct ScopeStack<T> {
     base: T,
     current: Cell<T>,
-    /// The scopes that have not ended: the number of the scope in the order of their beginnings, and its value.
+    /// For each scope that has not ended, its number in the order of creation, and its value.
     scopes: Cell<[(u64, T); MAX_SCOPES]>,
     /// One bit for each entry of `scopes`: 1 if it is in use.
     live: Cell<u64>,
-    /// The number of scopes that have begun with an entry in `scopes`.
+    /// The number of scopes so far that were stored in `scopes`.
     begun: Cell<u64>,
 }
 
-/// A scope. Its guard ends it.
+/// A scope that has begun. Its guard stores it and ends it.
 #[derive(Debug)]
 pub(crate) enum SettingScope<T> {
     /// A scope with an entry in `scopes`; the field is its index.

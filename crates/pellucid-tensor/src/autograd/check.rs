@@ -6,7 +6,7 @@ use crate::ops;
 use crate::tensor::Tensor;
 use pellucid_ir::{DType, Error, Result};
 
-/// Tolerances of a gradient check; the defaults are PyTorch's.
+/// The step and the tolerances of a gradient check; the defaults are PyTorch's.
 #[derive(Clone, Copy, Debug)]
 pub struct GradCheckOptions {
     /// The step of a central difference: half the distance between its two points.

@@ -99,7 +99,8 @@ impl Recomputation {
         self.input_counts.len() - 1
     }
 
-    /// Returns true if Fₖ₊₁ computes a gradient for input i of Fₖ. It does so for every incoming gradient.
+    /// Returns true if Fₖ₊₁ computes a gradient for input i of Fₖ. This is true for all inputs that are incoming
+    /// gradients.
     fn is_tracked(&self, i: usize) -> bool {
         !matches!(self.roles.get(i), Some(InputRole::Untracked))
     }

@@ -283,7 +283,7 @@ pub(crate) fn arrays_of<'a>(tensors: &[&'a Tensor]) -> SmallVec<[&'a Array; 4]> 
     arrays
 }
 
-/// Makes outputs that share memory with an input share the input's history, as views do.
+/// Links each output that shares memory with an input to the history of the input, as for a view.
 #[inline]
 fn share_history(is_view: bool, inputs: &[&Tensor], outputs: &[Tensor]) {
     for output in outputs {
@@ -396,7 +396,7 @@ fn build_results(
     results
 }
 
-/// A compile-time check that tensors can cross threads.
+/// A compile-time check that tensors are `Send` and `Sync`.
 const _: fn() = || {
     fn shared<T: Send + Sync>() {}
     shared::<Tensor>();

@@ -114,8 +114,8 @@ struct QueuedNode {
 /// The priority queue of nodes: the latest generation first; within a generation, in order of arrival.
 #[derive(Default)]
 struct NodeQueue {
-    /// The next entry, which is not in the heap. The queue of a chain never has a second entry, so its heap allocates
-    /// nothing.
+    /// The next entry, which is not in the heap. For a chain of operations, the queue never has a second entry, so the
+    /// heap allocates nothing.
     first: Option<QueueEntry>,
     rest: BinaryHeap<QueueEntry>,
     arrivals: usize,
@@ -158,7 +158,8 @@ struct LeafGradient {
 pub(crate) struct BackwardPass<'a> {
     options: &'a BackwardOptions,
     queue: NodeQueue,
-    /// Queued nodes. An entry at the end is removed when its node runs, so the list of a chain has one entry.
+    /// Queued nodes. An entry at the end of the list is removed when its node runs, so for a chain of operations the
+    /// list has at most one entry.
     waiting: SmallVec<[Option<QueuedNode>; 2]>,
     node_at: AddressMap<usize>,
     leaves: SmallVec<[LeafGradient; 4]>,
@@ -195,7 +196,7 @@ impl<'a> BackwardPass<'a> {
         self
     }
 
-    /// Returns the storages of gradients that have other owners.
+    /// Returns the storages of gradients that also have owners outside the pass.
     pub(crate) fn into_shared(self) -> SharedStorages {
         self.shared
     }

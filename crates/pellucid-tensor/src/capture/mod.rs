@@ -31,11 +31,11 @@ type RecordedFn<'a> = &'a mut dyn FnMut(&[Tensor]) -> Result<Vec<Tensor>>;
 pub struct CaptureOptions {
     /// The passes that optimize the plan. No pass changes a bit of any result.
     pub passes: Passes,
-    /// The maximum number of cached recordings, for example for different shapes of the inputs. A recording that
-    /// exceeds it replaces the least recently used one.
+    /// The maximum number of cached recordings, for example for different shapes of the inputs. If the cache is full, a
+    /// new recording replaces the least recently used one.
     pub max_recordings: usize,
-    /// Whether the CPU packs the right factors of matrix products that the step only reads, such as weights of `f32`
-    /// and `f64` in inference, at the first launch. The packed weights take as much memory as the weights, and all
+    /// Whether the CPU packs, at the first launch, the right factors of matrix products if the step only reads them,
+    /// such as `f32` and `f64` weights in inference. The packed weights take as much memory as the weights, and all
     /// recordings share them. A launch after a write to a weight packs it again, so a step between updates becomes
     /// slower.
     pub pack_weights: bool,
@@ -137,8 +137,8 @@ struct Recordings {
 /// not change before the first launch.
 ///
 /// Everything that changes between launches must be a tensor: an input, or a tensor that the step writes in place. Host
-/// values are constants of the recording; [`Captured::verify`] detects changed ones. After a launch, a tensor from
-/// outside has the values that the launch wrote and the autograd history that it had before the step.
+/// values are constants of the recording; [`Captured::verify`] detects changed ones. After a launch, a tensor that was
+/// created outside the step has the values that the launch wrote and the autograd history that it had before the step.
 ///
 /// ```
 /// use pellucid::{capture, DType, Tensor};

@@ -9,9 +9,9 @@ use pellucid_ir::{Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-/// Records the kernels of `f` without running them, and returns its result and the recording. `f` reads and changes
-/// gradients that no other thread sees. A slot starts with its gradient in `entries`, or otherwise with its current
-/// one. The third value lists the slots that `f` uses, with their gradients before the step. It is an error if the step
+/// Records the kernels of `f` without running them, and returns its result, the recording, and the slots that `f` uses,
+/// with their gradients before the step. `f` reads and changes private gradients, which no other thread sees. A slot
+/// starts with its gradient in `entries`, or otherwise with its current one. The third value is an error if the step
 /// could not be launched again because it sets an empty slot, empties a set slot, or replaces a gradient by another
 /// view of its storage. Tensors that `f` creates have no values outside launches.
 ///

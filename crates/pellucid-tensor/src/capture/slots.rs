@@ -125,7 +125,8 @@ impl RecordedAccesses {
     }
 }
 
-/// Adds a second slot for each constant that the step overwrites. Every launch first restores the constant from it.
+/// Replaces each constant that the step overwrites by a second slot in the plan. Every launch first copies the constant
+/// to this slot.
 pub(super) fn restore_constants(
     plan: &mut Plan,
     origins: &mut Vec<SlotOrigin>,
@@ -153,8 +154,9 @@ pub(super) fn mark_in_place_inputs(plan: &mut Plan, origins: &[SlotOrigin], is_w
     }
 }
 
-/// Returns for an input: the slot of the step's buffer for it, the slot of its own storage if that can be used in
-/// place, and the offset in the buffer in elements. Returns `None` for an input that no kernel reads.
+/// Returns the location of an input: the slot of the step's buffer for the input, the slot of the input's own storage
+/// if that can be used in place, and the offset of the input in the buffer, in elements. Returns `None` for an input
+/// that no kernel reads.
 pub(super) fn input_slots(
     plan: &Plan,
     origins: &[SlotOrigin],
@@ -189,7 +191,7 @@ fn input_written_error(input: usize, shape: &Shape) -> Error {
 
 /// Returns the device on which the kernels of a recording run. Only kernels that have inputs, and whose results are not
 /// constants, determine it: it is the first GPU among their devices, or the first device if none is a GPU. For a step
-/// of constants alone, it is the first GPU among the devices of its outputs.
+/// of constants alone, it is the first GPU among the devices of its outputs, or `None`.
 fn device_of(recording: &Recording, outputs: &[Array]) -> Option<Device> {
     let mut kernels = recording.kernels.iter().filter(|k| !k.inputs.is_empty() && !k.is_host_constant);
     let device = |k: &RecordedKernel| k.outputs[0].device();
@@ -197,9 +199,9 @@ fn device_of(recording: &Recording, outputs: &[Array]) -> Option<Device> {
     Some(if first.is_gpu() { first } else { kernels.map(device).find(Device::is_gpu).unwrap_or(first) })
 }
 
-/// Returns true if a kernel, which runs on a device other than the step's, neither computes an output of the step nor
-/// writes an outside tensor. Kernels of the step cannot read its results. Such a kernel created the scalar operand of a
-/// failed call, or computes a constant that was copied to the device of the step.
+/// Returns true if a kernel on a device other than the step's can be omitted: it neither computes an output of the step
+/// nor writes an outside tensor. Kernels of the step cannot read its results. Such a kernel created the scalar operand
+/// of a failed call, or computes a constant that was copied to the device of the step.
 fn is_unneeded(kernel: &RecordedKernel, outputs: &[Array]) -> bool {
     let is_needed = |array: &Array| {
         array.storage().pending() != POISONED || outputs.iter().any(|output| output.shares_storage(array))

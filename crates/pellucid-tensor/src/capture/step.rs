@@ -39,7 +39,7 @@ impl StepKey {
         self.metas.len()
     }
 
-    /// Returns the index of the first input whose device differs from this key, and the device of the key.
+    /// Returns the index of the first input that is not on its device in this key, and that device.
     pub(super) fn moved_input(&self, inputs: &[&Tensor]) -> Option<(usize, Device)> {
         let mut devices = self.metas.iter().map(|(_, device)| *device).zip(inputs).enumerate();
         devices.find(|(_, (device, t))| *device != t.device()).map(|(index, (device, _))| (index, device))

@@ -68,7 +68,7 @@ pub(super) fn run_kernels(
     })
 }
 
-/// The failure of a run.
+/// The error of a failed run, and the slots that were complete before it.
 struct RunFailure {
     error: Error,
     /// For each slot, whether its values are complete; `None` if no launch has run.
@@ -76,7 +76,7 @@ struct RunFailure {
 }
 
 impl RunFailure {
-    /// Returns the failure of a run of which no launch was executed.
+    /// Returns the failure of a run that has executed no launch.
     fn before_all(error: Error) -> Box<RunFailure> {
         Box::new(RunFailure { error, complete: None })
     }
@@ -134,7 +134,7 @@ struct NumberedKernels {
     storages: Vec<Arc<Storage>>,
     /// The number of handles to each storage outside the kernels.
     handles: Vec<usize>,
-    /// For every storage, whether it is a result of the call that submitted a kernel that writes it.
+    /// For every storage, whether it was created by the operation call whose kernels write it.
     results: Vec<bool>,
     launches: Vec<Launch>,
 }
@@ -159,7 +159,7 @@ impl NumberedKernels {
             let (inputs, outputs) = (operands(inputs), operands(outputs));
             launches.push(Launch::new(kernel.clone(), inputs, outputs).of_operation(*operation));
         }
-        // The number of launches that compute a slot as a result of their call.
+        // For every slot, the number of launches of the operation call that created the storage.
         let mut writers = vec![0; handles.len()];
         let results_of = |kernel: &RecordedKernel, launch: &Launch| -> SmallVec<[usize; 4]> {
             let results = launch.outputs.iter().zip(&kernel.results).filter(|(_, is_result)| **is_result);

@@ -69,7 +69,8 @@ fn run_on_cpu(device: Device, launch: CheckedKernel<'_>) -> Result<()> {
         };
         outputs.push(copy);
     }
-    // An input that overlaps an output contains exactly the elements of the output.
+    // A kernel's input may overlap an output only if both contain the same elements, so the output's copy serves as the
+    // input.
     let output_of = |view: &View<'_>| {
         let is_same = |output: &View<'_>| {
             let (size, output_size) = (view.dtype.size(), output.dtype.size());

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The process-wide count of changes of host flags.
 static FLAG_CHANGES: AtomicUsize = AtomicUsize::new(0);
 
-/// The last value of a flag, after which it never changes.
+/// The value of a retired flag, which never changes again.
 pub(super) const RETIRED: usize = usize::MAX;
 
 /// Returns the process-wide count of changes of host flags. Flag values that are read later belong to this count or to

@@ -161,7 +161,7 @@ impl DeferredList {
         !is_flushing(self.id) && lock(&self.recording).kernels.iter().any(|k| k.inputs.iter().any(is_read))
     }
 
-    /// Removes the list of an ended thread from the registry. A list is removed once.
+    /// Removes the list of an ended thread from the registry. A second call does nothing.
     fn unregister(&self) {
         if registry().remove(&self.id).is_some() {
             ORPHANS.fetch_sub(1, Ordering::Relaxed);
@@ -514,9 +514,9 @@ impl Drop for DeferredGuard {
 }
 
 /// Runs `f` with every operation deferred. The kernels are collected. They run when a value is read, at the end of an
-/// optimizer step, when the list is long, and at the end of `f`. They run as a plan with the passes of captured steps,
-/// which fuse kernels and skip those whose results cannot be read. The plan is optimized once for every structure of a
-/// list. The results are bit-identical to eager mode.
+/// optimizer step, when the list is long, and at the end of `f`. They run as a plan with the passes of captured steps
+/// (except constant folding), which fuse kernels and skip those whose results cannot be read. The optimized plan is
+/// cached, and used again for lists of the same structure. The results are bit-identical to eager mode.
 ///
 /// Devices whose launches cost more than small kernels defer all kernels, without `lazy`.
 ///

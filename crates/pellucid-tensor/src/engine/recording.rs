@@ -104,9 +104,9 @@ impl Recording {
         self.written.get(&Arc::as_ptr(array.storage()).addr()).is_some_and(|&last| last > version)
     }
 
-    /// Returns the number of kernels at the start of the list that a full list runs. The kernels after them repeat the
-    /// start of the list, if possible; otherwise all kernels run. The lists that a loop defers then have the same
-    /// structure, so that their plans are cached.
+    /// Returns how many kernels, counted from the start of the list, run when the list is full. If the end of the list
+    /// repeats its start, as in a loop, the repetition stays in the list. So the lists of a loop have the same
+    /// structure, and their plans are cached. Otherwise all kernels run.
     pub(super) fn repetition(&self) -> usize {
         let count = self.kernels.len();
         let same = |a: &RecordedKernel, b: &RecordedKernel| a.kernel == b.kernel && metas(a).eq(metas(b));

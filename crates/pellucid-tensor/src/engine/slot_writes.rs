@@ -10,7 +10,7 @@ pub(super) struct SlotWrites(Vec<Writes>);
 struct Writes {
     /// The first launch that writes all elements of the slot.
     first_full: Option<usize>,
-    /// The last launch of the operation that computes the slot by several launches.
+    /// The last launch of the operation that created the slot, if it writes the slot by several launches.
     last_of_operation: Option<usize>,
     /// The last launch that writes the slot.
     last: Option<usize>,

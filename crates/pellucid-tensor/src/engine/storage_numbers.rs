@@ -15,7 +15,7 @@ pub(crate) struct StorageNumbers {
 }
 
 impl StorageNumbers {
-    /// Returns the slot of a storage, and true if the storage is new in the table.
+    /// Returns the slot of a storage, and true if the storage was not in the map before.
     pub(crate) fn slot(&mut self, storage: &Arc<Storage>) -> (usize, bool) {
         match self.indices.entry(Arc::as_ptr(storage).cast()) {
             Entry::Occupied(known) => (*known.get(), false),

@@ -18,8 +18,8 @@ pub trait Nested {
     /// The type of the elements.
     type Item: Element;
 
-    /// Appends the length of the first list at every level. If a level has no list, because a list above it is empty,
-    /// the length is 0, or the length in the type of an array.
+    /// Appends the length of the first list at every level. If a level has no lists because an outer list is empty, the
+    /// length of an array is the length in its type, and the length of a slice or vector is 0.
     fn lengths(first: Option<&Self>, into: &mut Vec<usize>);
 
     /// Appends the elements in row-major order.
@@ -29,12 +29,12 @@ pub trait Nested {
     /// level and of the inner levels. `level` is the index of this level.
     fn flatten(&self, lengths: &[usize], level: usize, into: &mut Vec<Self::Item>) -> Result<()>;
 
-    /// Returns the elements if they are stored in one list.
+    /// Returns the elements if this is a list of numbers, otherwise `None`.
     fn numbers(&self) -> Option<&[Self::Item]> {
         None
     }
 
-    /// Returns the elements of a list of numbers, otherwise `None`.
+    /// Returns `list` as numbers if this type is a number, otherwise `None`.
     fn as_numbers(list: &[Self]) -> Option<&[Self::Item]>
     where
         Self: Sized,

@@ -106,8 +106,8 @@ impl GradientSlot {
     }
 
     /// Calls `f` with the gradient that this thread sees: in a captured step the gradient of the step, otherwise the
-    /// gradient of all threads. The latter is locked during the call. `clears` is true if `f` overwrites the gradient
-    /// without reading it.
+    /// gradient that all threads share, which is locked during the call. `clears` is true if `f` overwrites the
+    /// gradient without reading it.
     fn with_gradient<R>(self: &Arc<GradientSlot>, clears: bool, f: impl FnOnce(&mut SlotGradient) -> R) -> R {
         if engine::is_capturing()
             && let Some(mut current) = recorded_gradient(self, clears)

@@ -25,7 +25,7 @@ impl fmt::Debug for HookHandle {
 }
 
 impl HookHandle {
-    /// Removes the hook. If the tensor was dropped, nothing happens.
+    /// Removes the hook. It does nothing if the tensor or its graph was dropped, which drops the hook.
     pub fn remove(self) {
         if let Some(hooks) = self.hooks.upgrade() {
             hooks.lock().remove(self.id);

@@ -280,7 +280,7 @@ impl Tensor {
         self.array().layout().is_contiguous()
     }
 
-    /// Returns the type of every element.
+    /// Returns the dtype of the elements.
     #[doc(alias = "type")]
     #[inline]
     pub fn dtype(&self) -> DType {

@@ -13,8 +13,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 
 /// The additional arrays of a tensor that was moved or converted in place, one for each further device and dtype.
 /// References to an array remain valid after a move, but its elements may be released. When the tensor returns to a
-/// device and dtype, the array for them is used again. A second array for the same device and dtype is added only if
-/// the first one still has other handles.
+/// device and dtype, the array for them is used again, unless it still has other handles or is not contiguous. A second
+/// array is then added for the same device and dtype.
 #[derive(Default)]
 pub(super) struct MovedArrays {
     arrays: ArrayList,

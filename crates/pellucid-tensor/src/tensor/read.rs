@@ -37,7 +37,8 @@ impl Tensor {
         Ok(values.pop().expect("a tensor of size 1 must have one element"))
     }
 
-    /// Returns the elements in row-major order, converted to `T`: the type of a dtype, or another Rust integer type.
+    /// Returns the elements in row-major order, converted to `T`: the Rust type of a dtype, or `usize`, `isize`, `u16`,
+    /// `u32` or `u64`.
     ///
     /// ```
     /// use pellucid::Tensor;

@@ -9,7 +9,7 @@ use pellucid_ir::{Error, Result, Shape};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// The gradient of every input; `None` if it is not needed or zero.
+/// The gradient of every input; `None` if it is zero or is not needed.
 pub type InputGradients = SmallVec<[Option<Tensor>; 2]>;
 
 /// The set of inputs that need a gradient. Inputs beyond the 64th are always included.
@@ -56,7 +56,7 @@ impl OutputGradients<'_> {
         }
     }
 
-    /// Returns zeros, which are free if the gradients are free.
+    /// Returns a tensor of zeros. It is pinned if the incoming gradients are pinned.
     pub(crate) fn zeros(&self, meta: Meta, device: Device) -> Result<Tensor> {
         let first = self.values.iter().flatten().next();
         let zeros = Array::filled(device, meta.dtype, meta.shape, 0.into()).map_err(|mut error| {

@@ -66,8 +66,8 @@ impl Edge {
         }
     }
 
-    /// Returns the tensor: a leaf, or an output of a node that was not written later. Returns `None` if it was dropped
-    /// or requires no gradient.
+    /// Returns the tensor: a leaf, or an output of a node that was not written in place later. Returns `None` if it was
+    /// dropped or requires no gradient.
     pub(crate) fn live_tensor(&self) -> Option<Tensor> {
         match self {
             Edge::None => None,
@@ -277,7 +277,8 @@ impl Drop for NodeHeader {
     }
 }
 
-/// Drops the producers in a loop. Recursive drops of a chain of a million nodes would overflow the stack.
+/// Drops the nodes to which the edges refer, in a loop. Recursive drops of a chain of a million nodes would overflow
+/// the stack.
 fn drop_producers(edges: &mut SmallVec<[Edge; 2]>) {
     let mut local_queue: Option<DropQueue> = None;
     while let Some(edge) = edges.pop() {

@@ -59,8 +59,8 @@ impl Node {
     }
 
     /// Returns the input tensors, in the operation's order. If a tensor no longer exists, returns a tensor with the
-    /// value that the operation saved, and its history. Returns `None` for an input without a saved value that was
-    /// dropped, or that was written in place since. Constants are returned if the operation has saved them.
+    /// value that the operation saved, and its history, or `None` if the operation saved no value. A result that was
+    /// written in place since is `None`. A constant is returned only if the operation has saved it.
     ///
     /// ```
     /// use pellucid::Tensor;
@@ -91,8 +91,8 @@ impl Node {
         (0..self.0.outputs_meta.len()).map(|i| outputs.get(i)?.upgrade().map(Tensor::from_inner)).collect()
     }
 
-    /// Returns the largest generation of its inputs. A leaf has generation 0; the generation of an output is the
-    /// generation of its node plus one.
+    /// Returns the generation of this node: the largest generation of its inputs. A leaf has generation 0; the
+    /// generation of an output is the generation of its node plus one.
     pub fn generation(&self) -> u64 {
         self.0.generation
     }

@@ -74,7 +74,7 @@ impl SaveForBackward<'_> {
         self.save(SaveRequest::Array(Box::new(array)));
     }
 
-    /// Returns the input whose storage an output may reuse: it is uniquely owned and not saved.
+    /// Returns the index of the input whose storage an output may reuse, because it is uniquely owned and not saved.
     pub(crate) fn reusable(&self) -> Option<usize> {
         self.reuse.filter(|&r| !self.requests.iter().any(|w| matches!(w, SaveRequest::Input(i) if *i == r)))
     }
