@@ -72,7 +72,7 @@ impl<const K: usize> Batches<K> {
         unwrap(Batches::try_new(tensors, size))
     }
 
-    /// Returns the result of [`new`](Batches::new), or its error.
+    /// Creates batches as [`new`](Batches::new) does, and returns errors as values.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] if the tensors have different numbers of samples; [`Error::InvalidArgument`] if
@@ -130,8 +130,8 @@ impl<const K: usize> Batches<K> {
         unwrap(self.try_epoch()).map(unwrap)
     }
 
-    /// Fallible version of [`epoch`](Batches::epoch). A batch for which there is not enough memory is an
-    /// [`Error::OutOfMemory`], which ends the epoch.
+    /// Returns an iterator as [`epoch`](Batches::epoch) does, and returns errors as values. A batch for which there is
+    /// not enough memory is an [`Error::OutOfMemory`], which ends the epoch.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if an epoch [has no batch](Batches::is_empty), because a loop over it would train

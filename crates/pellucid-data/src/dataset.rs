@@ -109,7 +109,7 @@ pub trait Dataset: Send + Sync {
         ConcatDataset { first: self, second: other }
     }
 
-    /// Returns a data set that computes each sample once and caches it in memory. Apply random transforms after the
+    /// Returns a data set that caches each sample in memory at its first access. Apply random transforms after the
     /// cache, because a cached sample does not change.
     ///
     /// # Errors

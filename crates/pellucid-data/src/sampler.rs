@@ -229,7 +229,8 @@ impl Sampler for WeightedRandomSampler {
             indices.extend(std::iter::repeat_with(draw).take(self.count));
             return Ok(indices);
         }
-        // Selects the samples with the largest keys u^(1/w), by comparing the logarithms.
+        // Selects the samples with the largest keys u^(1/w), where w is the weight and u a uniform random number, by
+        // comparing the logarithms of the keys.
         let mut keys: Vec<(f64, usize)> = vec_with_capacity(self.weights.len())?;
         for (index, &weight) in self.weights.iter().enumerate() {
             let logarithm = (1.0 - rng.uniform()).ln();

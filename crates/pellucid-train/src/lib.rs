@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `trainer` | [`Trainer`]: epochs of training and validation, checkpoints, early stopping |
 //! | `log` | [`Logger`] and its file formats, and [`History`] |
-//! | [`metrics`] | accuracy, F1, ROC AUC, R², .. over batches |
+//! | [`metrics`] | accuracy, F1, ROC AUC, R² and others, accumulated over batches |
 //! | `progress` | `Progress`, a progress bar (feature `progress`) |
 //! | `text_table` | aligned text tables |
 #![forbid(unsafe_code)]

@@ -19,7 +19,8 @@ pub(crate) fn write_table(f: &mut fmt::Formatter<'_>, rows: &[Vec<String>]) -> f
     Ok(())
 }
 
-/// Formats a number with four decimals, or in scientific notation if its magnitude is below 0.001 or at least 10⁶.
+/// Formats a number with four decimals, or in scientific notation if it is nonzero and its magnitude is below 0.001 or
+/// at least 10⁶. NaN and infinity are written as words.
 pub(crate) fn decimal_text(value: f64) -> String {
     match value.abs() {
         0.0 | 1e-3..1e6 => format!("{value:.4}"),

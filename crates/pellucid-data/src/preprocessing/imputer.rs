@@ -87,7 +87,7 @@ impl Imputer {
         self.transform(table)
     }
 
-    /// Returns the name of each fitted column and the value that replaces missing ones.
+    /// Returns the name of each fitted column, and the number or string that replaces its missing values.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] before [`fit`](Self::fit).

@@ -44,7 +44,8 @@ impl LabelEncoder {
     }
 
     /// Stores the classes of a column: strings in sorted order, integers in numeric order. Earlier classes are
-    /// replaced. The parts of a split share the classes of the entire table.
+    /// replaced. If `table` is a part of a split, the classes of a column of strings are the classes of the entire
+    /// table.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the column does not exist or contains floats.

@@ -85,8 +85,8 @@ impl OneHotEncoder {
         OneHotEncoder { unknown, ..self }
     }
 
-    /// Stores the categories of these columns. Earlier categories are replaced. The parts of a split share the
-    /// categories of the entire table.
+    /// Stores the categories of these columns. Earlier categories are replaced. If `table` is a part of a split, the
+    /// categories of a column of strings are the categories of the entire table.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if a column does not exist or contains floats, or a value is missing.

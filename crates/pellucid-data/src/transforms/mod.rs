@@ -77,7 +77,7 @@ fn check_size(op: &'static str, [height, width]: [usize; 2]) -> Result<()> {
 
 /// A transform of an image. Closures and tuples of transforms are also transforms.
 pub trait ImageTransform: Send + Sync {
-    /// Returns the transformed image. Most transforms reuse its memory.
+    /// Returns the transformed image. Most transforms reuse the memory of `image`.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if the image is not suitable, for example

@@ -149,7 +149,7 @@ impl History {
     }
 
     /// Returns the index and the value of the best row in the [column](History::column). The first of equal values is
-    /// the best. NaN is skipped; if all values are NaN, returns `None`.
+    /// the best. NaN is skipped. Returns `None` if no row has the name, or if all values are NaN.
     pub fn best(&self, name: &str, goal: Goal) -> Option<(usize, f64)> {
         let columns = lock(&self.0);
         let mut best = (0, f64::NAN);
@@ -172,7 +172,7 @@ impl History {
         replace("history", path.as_ref(), &text)
     }
 
-    /// Reads a file written by [`save_csv`](History::save_csv). An empty cell is NaN.
+    /// Reads a file written by [`save_csv`](History::save_csv). An empty cell is read as NaN.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be read, or is not a history.

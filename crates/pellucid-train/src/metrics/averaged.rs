@@ -100,8 +100,9 @@ averaged! {
     #[doc(alias = "recall_score")]
     Recall("recall") = |count| (count.true_positives, count.actual);
 
-    /// The harmonic mean of precision and recall: 2·TP/(2·TP + FP + FN). It is 0 for a class without true positives.
-    /// The metric accepts all [forms of outputs](super#outputs-and-targets-of-classification).
+    /// The harmonic mean of precision and recall: 2·TP/(2·TP + FP + FN). It is 0 for a class that occurs as a label or
+    /// as a prediction, but has no true positives. The metric accepts all [forms of
+    /// outputs](super#outputs-and-targets-of-classification).
     ///
     /// ```
     /// use pellucid::Tensor;

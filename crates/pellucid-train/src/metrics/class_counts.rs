@@ -88,8 +88,8 @@ impl ClassCounts {
         Ok(())
     }
 
-    /// Returns the ratio of each class. For a denominator of 0, the ratio is 0 if the class occurs, otherwise NaN. All
-    /// ratios are NaN if a score is NaN.
+    /// Returns the ratio of each class. For a denominator of 0, the ratio is 0 if the class occurs as a label or as a
+    /// prediction, otherwise NaN. All ratios are NaN if a score is NaN.
     pub(super) fn per_class(&self, ratio: ClassRatio) -> Vec<f64> {
         let value = |&count: &ClassCount| match count.actual + count.predicted {
             0 => f64::NAN,

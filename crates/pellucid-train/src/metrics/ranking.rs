@@ -175,10 +175,10 @@ fn softmax(row: &mut [f64]) {
 }
 
 /// The average precision of binary scores: the area Σₙ (Rₙ − Rₙ₋₁)·Pₙ under the precision-recall curve, without
-/// interpolation, over the distinct scores n in descending order.
+/// interpolation. Rₙ and Pₙ are the recall and the precision if the n-th largest distinct score is the threshold.
 ///
-/// Scores are `[N]` or `[N, 1]`. Only their order matters. The value is 0 if there are no positive samples, as in
-/// scikit-learn, and NaN if a score is NaN. The metric stores all samples, 16 bytes each, until
+/// Scores are `[N]` or `[N, 1]`. Only their order matters. The value is 0 if all samples are negative, as in
+/// scikit-learn, and NaN if there are no samples or a score is NaN. The metric stores all samples, 16 bytes each, until
 /// [`reset`](Metric::reset).
 ///
 /// ```

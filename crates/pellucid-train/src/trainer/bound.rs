@@ -58,7 +58,7 @@ pub(super) trait RunParts {
     /// Ends an evaluation, even if batches remain.
     fn end_validation(&mut self) -> Result<()>;
 
-    /// Returns the parts of the task and of the loaders.
+    /// Returns a checkpoint with the parts of the task and the positions of the loaders.
     fn checkpoint(&self) -> Checkpoint<'_>;
     fn settings(&self) -> Vec<(&'static str, String)>;
     fn weights(&self) -> Result<StateDict>;

@@ -23,12 +23,13 @@ const RESERVED: [&str; 5] = ["batches", "validation_batches", "run", "history", 
 /// A function that opens a logger for a run that begins after the given number of steps.
 type OpenLogger<'f> = Box<dyn FnOnce(usize) -> Result<Box<dyn Logger + 'f>> + Send + 'f>;
 
-/// Options of early stopping: a run ends after `patience` epochs in which the monitored value has not improved by more
-/// than `min_delta`; with [`validate_every`](super::Trainer::validate_every), validations are counted instead of
-/// epochs.
+/// Options of early stopping: a run ends after `patience` consecutive epochs in which the monitored value has not
+/// improved by more than `min_delta`; with [`validate_every`](super::Trainer::validate_every), validations are counted
+/// instead of epochs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EarlyStopping {
-    /// The number of epochs or validations without improvement after which the run ends, at least 1. Default: 3.
+    /// The number of consecutive epochs or validations without improvement after which the run ends, at least 1.
+    /// Default: 3.
     pub patience: usize,
     /// Only a change by more than this value counts as an improvement; at least 0. Default: 0.
     pub min_delta: f64,

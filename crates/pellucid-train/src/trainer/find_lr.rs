@@ -41,15 +41,16 @@ pub struct LrCurve {
 }
 
 impl LrCurve {
-    /// Returns the rate with the steepest descent of the loss over the logarithm of the rate; `None` if the loss never
-    /// decreases. The first tenth of the rates, where the moving average starts, is ignored.
+    /// Returns the rate with the steepest descent of the loss over the logarithm of the rate; the first tenth of the
+    /// rates, where the moving average starts, is ignored. Returns `None` if the loss never decreases at the other
+    /// rates.
     pub fn steepest(&self) -> Option<f64> {
         let slopes = self.losses.windows(2).map(|pair| pair[1] - pair[0]).enumerate().skip(self.losses.len() / 10);
         let (index, slope) = slopes.min_by(|(_, a), (_, b)| a.total_cmp(b))?;
         (slope < 0.0).then(|| self.rates[index])
     }
 
-    /// Returns a tenth of the rate with the smallest loss.
+    /// Returns a tenth of the rate with the smallest loss, or `None` for a curve without losses.
     pub fn tenth_of_best(&self) -> Option<f64> {
         let best = self.losses.iter().enumerate().min_by(|(_, a), (_, b)| a.total_cmp(b))?;
         Some(self.rates[best.0] / 10.0)

@@ -522,11 +522,11 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         self.run.fit(&mut BoundRun::new(&mut self.task, train, validation))
     }
 
-    /// Returns the mean losses and the metrics of the batches in evaluation mode, for example `loss` and `accuracy`. It
-    /// uses the weights of the model. After a run with [`ema`](Trainer::ema), the model contains the averages only if
-    /// [`use_averages`](Trainer::use_averages) has copied them. The evaluation reads an entire epoch of the loader,
-    /// which then returns to its earlier position. If the model draws random numbers in evaluation mode, as a VAE does,
-    /// the random state is restored, so an evaluation between two calls of `fit` does not change the run.
+    /// Returns the mean losses and the metrics of the batches in evaluation mode, for example `loss` and `accuracy`.
+    /// The evaluation uses the weights of the model. After a run with [`ema`](Trainer::ema), the model contains the
+    /// averages only if [`use_averages`](Trainer::use_averages) has copied them. The call reads an entire epoch of the
+    /// loader, which then returns to its earlier position. If the model draws random numbers in evaluation mode, as a
+    /// VAE does, the random state is restored, so an evaluation between two calls of `fit` does not change the run.
     ///
     /// # Errors
     /// [`Error::Evaluation`] for a failed batch or metric; [`Error::InvalidArgument`] for two metrics with the same

@@ -30,6 +30,8 @@ impl Scores {
     }
 }
 
+/// Returns the value of a name.
+///
 /// # Panics
 /// Panics if the name does not exist; the message lists the names.
 impl Index<&str> for Scores {
@@ -44,7 +46,7 @@ impl Index<&str> for Scores {
     }
 }
 
-/// Prints `train_loss 0.1234, validation_loss 0.2345`.
+/// Prints the values with their names, as in `train_loss 0.1234, validation_loss 0.2345`.
 impl fmt::Display for Scores {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_values(f, self.iter())

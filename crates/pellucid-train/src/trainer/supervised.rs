@@ -123,7 +123,8 @@ impl<'f> SupervisedState<'f> {
         run.resume_after(restored)?;
         let loss = step.loss()?;
         if self.settings.options.scaler.is_some() {
-            // The scaler skips the update of the parameters.
+            // If the loss is not finite, the scaler skips the update of the parameters, so the buffers must not change
+            // either.
             self.before_step.restore_buffers_unless_finite(&loss)?;
         }
         if !std::mem::replace(&mut self.is_decided, true) {

@@ -150,8 +150,9 @@ pub trait TrainingTask {
     /// Returns the optimizers with their names. The trainer schedules and logs their learning rates.
     fn optimizers(&self) -> Vec<(&'static str, &dyn Optimizer)>;
 
-    /// Prepares a run before its first step or after an interruption. A [`Supervised`](super::Supervised) task sets its
-    /// model to training mode if all modules are in evaluation mode.
+    /// Prepares the task for training, at the beginning of each [`fit`](super::Trainer::fit) and each
+    /// [`find_lr`](super::Trainer::find_lr). A [`Supervised`](super::Supervised) task sets its model to training mode
+    /// if all modules are in evaluation mode.
     ///
     /// # Errors
     /// The errors of the preparation.

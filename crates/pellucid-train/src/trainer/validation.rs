@@ -123,8 +123,8 @@ impl RunCore<'_> {
         self.monitored_score(&scores, parts.is_validated()).map(drop)
     }
 
-    /// Returns the values of an epoch in the order of the history: the training values, the validation values, the
-    /// learning rates and the time.
+    /// Returns the values of an epoch in the order of the history: the step, the training values, the validation
+    /// values, the learning rates and the time.
     fn epoch_scores(&self, parts: &dyn RunParts, train: &Scores, validation: Option<&Scores>, seconds: f64) -> Scores {
         let mut scores = Scores::default();
         scores.push(STEP, self.step() as f64);
