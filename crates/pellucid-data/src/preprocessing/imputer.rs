@@ -141,7 +141,9 @@ impl Stateful for Imputer {
         let load = StateLoad::new(&templates.into_iter().collect::<Result<Vec<_>>>()?, &rest)?;
         let (numbers, is_text): (Vec<f64>, Vec<i64>) = (rest[NUMBERS].try_to_vec()?, rest[IS_TEXT].try_to_vec()?);
         if texts.len() != names.len() {
-            return Err(Error::invalid(OP, "the state must have one string for each column, but their numbers differ"));
+            let reason =
+                format!("the state must have one string for each of {} columns, got {}", names.len(), texts.len());
+            return Err(Error::invalid(OP, reason));
         }
         let values = numbers.into_iter().zip(texts).zip(is_text);
         let values = values.map(|((number, text), is_text)| match is_text {

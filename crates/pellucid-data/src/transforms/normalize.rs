@@ -63,8 +63,9 @@ impl Normalize {
         let lengths = [self.mean.len(), self.std.len()];
         if lengths.iter().any(|len| *len != 1 && *len != channels) {
             let [means, deviations] = lengths;
-            let reason =
-                format!("the image has {channels} channels, but there are {means} means and {deviations} deviations");
+            let reason = format!(
+                "the image has {channels} channels, but there are {means} means and {deviations} standard deviations"
+            );
             return Err(Error::invalid(OP, reason));
         }
         Ok(())

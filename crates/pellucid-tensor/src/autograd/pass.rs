@@ -1,4 +1,4 @@
-//! The backward pass: each node runs once, after all its consumers, latest generation first.
+//! The backward pass: each node runs at most once, after all its consumers; nodes of later generations run first.
 
 use super::address_map::AddressMap;
 use super::constant::with_zero_derivative;
@@ -98,8 +98,9 @@ impl Tensor {
     /// [`Error::NotTracked`](crate::Error::NotTracked); [`Error::GraphFreed`](crate::Error::GraphFreed) if an earlier
     /// pass has freed the graph; [`Error::SavedValueModified`](crate::Error::SavedValueModified);
     /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) for an initial gradient of another shape;
-    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory). After an error, all gradients are unchanged, unless memory
-    /// runs out for a sum that `create_graph` records.
+    /// [`Error::DeviceMismatch`](crate::Error::DeviceMismatch) for an initial gradient that is pinned to another
+    /// device; [`Error::OutOfMemory`](crate::Error::OutOfMemory). After an error, all gradients are unchanged, unless
+    /// memory runs out for a sum that `create_graph` records.
     pub fn try_backward_with(&self, options: BackwardOptions) -> Result<()> {
         backward(self, options)
     }
@@ -452,8 +453,8 @@ impl BackwardOptions {
     }
 
     /// Computes `current += gradient`. The first contribution is moved in. A buffer is written in place only if it is
-    /// uniquely owned and the sum is not recorded. An error leaves `current` unchanged, because a sum in place
-    /// allocates no memory.
+    /// uniquely owned, the sum is not recorded, and kernels run immediately. An error leaves `current` unchanged,
+    /// because a sum in place allocates no memory.
     fn accumulate(&self, current: &mut Option<Tensor>, gradient: Tensor) -> Result<()> {
         let in_place =
             |sum: &mut Tensor| !self.records(sum, &gradient) && sum.is_unique() && engine::is_immediate(sum.device());

@@ -133,8 +133,8 @@ struct Recordings {
     stream: Option<ThreadStream>,
 }
 
-/// Records `step` for inputs of these shapes and dtypes. No kernel runs: parameters, optimizer state and generators do
-/// not change before the first launch.
+/// Records `step` for inputs of these shapes and dtypes, without running it: parameters, optimizer state and generators
+/// do not change before the first launch.
 ///
 /// Everything that changes between launches must be a tensor: an input, or a tensor that the step writes in place. Host
 /// values are constants of the recording; [`Captured::verify`] detects changed ones. After a launch, a tensor that was
@@ -174,8 +174,8 @@ struct Recordings {
 /// # Errors
 /// The error that the step returns; [`Error::ReadInCapture`] if the step reads a value, branches on one, or has a shape
 /// that depends on one; [`Error::NotAFixedPoint`] if the step removes a gradient that existed before it, or creates a
-/// gradient without clearing it first; [`Error::InvalidArgument`] if it writes into an input; any error of an operation
-/// in it. Other panics of the step propagate.
+/// gradient without clearing it first; [`Error::InvalidArgument`] if it writes into an input, if an input requires a
+/// gradient, and inside another captured step; any error of an operation in it. Other panics of the step propagate.
 #[doc(alias("compile", "CUDAGraph"))]
 pub fn capture<'f, O: IntoOutputs>(
     step: impl FnMut(&[Tensor]) -> O + Send + 'f,
@@ -277,12 +277,13 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
     ///
     /// # Errors
     /// [`Error::InputMismatch`] for a different number of inputs, or for an input on a different device than the
-    /// tensors that the closure uses; [`Error::InvalidArgument`] for an input that shares memory with a tensor that the
-    /// step writes before its last read of the input; the error of a kernel that rejects a value, such as an index out
-    /// of bounds: kernels before it have then written. The step is recorded again, with the errors of [`capture`], if
-    /// no cached recording has the [key](Captured) of this launch, if a gradient has a new storage, or if the closure
-    /// uses different tensors than before. A tensor counts as replaced if only recorded steps hold it. In debug builds,
-    /// launches 2 and 3 run [`verify`](Captured::verify) first, which may return [`Error::CaptureChanged`].
+    /// tensors that the closure uses; [`Error::InvalidArgument`] for an input that requires a gradient, for an input
+    /// that shares memory with a tensor that the step writes before its last read of the input, and inside another
+    /// captured step; the error of a kernel that rejects a value, such as an index out of bounds: kernels before it
+    /// have then written. The step is recorded again, with the errors of [`capture`], if no cached recording has the
+    /// [key](Captured) of this launch, if a gradient has a new storage, or if the closure uses different tensors than
+    /// before. A tensor counts as replaced if only recorded steps hold it. In debug builds, launches 2 and 3 run
+    /// [`verify`](Captured::verify) first, which may return [`Error::CaptureChanged`].
     pub fn launch(&mut self, inputs: &[&Tensor]) -> Result<Outputs<'_>> {
         self.recordings.launch(closure(&mut self.step), inputs)
     }

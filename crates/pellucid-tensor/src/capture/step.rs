@@ -81,7 +81,7 @@ pub(super) struct CompiledStep {
     origins: Vec<SlotOrigin>,
     /// The outside storages and constants that the step only reads.
     read: Vec<Arc<Storage>>,
-    /// The outside storages and constants that a launch writes, and the storages of outputs.
+    /// The outside storages that a launch writes, and the storages of outputs that are not in `read`.
     written: Vec<Arc<Storage>>,
     /// The inputs; `None` for an input that no kernel reads.
     inputs: Vec<Option<StepInput>>,

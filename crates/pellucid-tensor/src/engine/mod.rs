@@ -6,8 +6,8 @@
 //!   cannot be read. [`capture`](crate::capture()) rejects reads and compiles the list to a
 //!   [`Captured`](crate::Captured) step. [`trace`](crate::trace) rejects reads and only counts the work.
 //!
-//! Recording runs no kernel, so it has no side effect. The engine works on arrays and is independent of tensors and
-//! operations.
+//! Recording has no side effect: it runs only kernels that compute constants from host values. The engine works on
+//! arrays and is independent of tensors and operations.
 
 mod address_hasher;
 mod call_scope;

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 /// The maximum number of cached plans of a device.
 const MAX_PLANS: usize = 64;
-/// The maximum total number of recorded kernels in all cached plans of a device.
+/// The maximum total number of recorded kernels in all cached plans of a device. A single larger plan is cached too.
 const MAX_KERNELS: usize = 16_384;
 
 /// A plan of deferred kernels, compiled by the backend of its device.

@@ -109,8 +109,8 @@ impl Tensor {
     /// Makes this new tensor a view of `other`, and shares its history.
     pub(crate) fn share_view_base(&self, other: &Tensor) {
         let base = other.view_base();
-        // A count that does not fit is stored as 0. The history is then derived from the history of the base value,
-        // which includes all writes.
+        // A count that does not fit in `u32` is stored as 0. The history is then derived from the history of the base
+        // value, which includes all writes.
         self.0.known_writes.store(u32::try_from(base.writes()).unwrap_or(0), Ordering::Relaxed);
         let _ = self.0.view_base.set(base.clone());
     }

@@ -233,7 +233,7 @@ impl Tensor {
     /// Runs the deferred kernels of this thread, and makes captured steps that use the current array check whether they
     /// must be recorded again.
     fn prepare_move(&self) {
-        // A captured step that uses the array must be recorded again.
+        // Before its next launch, a captured step that uses the array compares its recording with a new one.
         engine::count_requires_grad_change(self.array());
         // Deferred kernels may read the array.
         engine::flush_unreported();
