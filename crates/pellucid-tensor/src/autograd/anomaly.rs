@@ -26,12 +26,12 @@ thread_local! {
     static LINES: RefCell<HashMap<usize, String>> = RefCell::default();
 }
 
-/// Checks the results of this thread's kernels for NaN until the guard is dropped. If a kernel has inputs without NaN
-/// and its result contains NaN, the operation fails with [`Error::Anomaly`](crate::Error::Anomaly), which names the
+/// Checks the results of this thread's kernels for NaN until the guard is dropped. If a result contains NaN and no
+/// input of the kernel does, the operation fails with [`Error::Anomaly`](crate::Error::Anomaly), which names the
 /// kernel. In a backward pass the error also names the operation whose gradient is computed. If the mode was on in the
-/// forward pass, the error also contains the file and line of that operation's forward call. The checks are slow. They
-/// disable the deferral of kernels by a device: each kernel runs immediately. Kernels inside [`lazy`](crate::lazy) are
-/// not checked.
+/// forward pass, the error also contains the file and line of that operation's forward call. The checks are slow. On a
+/// device that otherwise defers its kernels, each kernel runs immediately. Kernels without inputs, and kernels inside
+/// [`lazy`](crate::lazy), are not checked.
 ///
 /// ```
 /// use pellucid::{detect_anomaly, BackwardOptions, Error, Tensor};

@@ -107,9 +107,9 @@ impl<O: Operation> Derivative for O {
     }
 }
 
-/// Marks nonzero gradients that have no history although all incoming gradients have one. Differentiating a marked
-/// gradient is an error: gradients are linear in the incoming ones, so the derivative of a nonzero gradient without
-/// history is lost.
+/// Outside captured steps, marks nonzero gradients that have no history although all incoming gradients have one.
+/// Differentiating a marked gradient is an error: gradients are linear in the incoming ones, so the derivative of a
+/// nonzero gradient without history is lost.
 #[cold]
 fn mark_lost_derivatives(
     operation: &'static str,

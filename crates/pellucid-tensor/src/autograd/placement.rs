@@ -51,7 +51,8 @@ pub(crate) fn copy_to(x: &Tensor, device: Device) -> Result<Tensor> {
     Ok(copied(x, copy))
 }
 
-/// Copies a free tensor to the device of an operation. The elements are copied once for each version of the tensor.
+/// Copies a free tensor to the device of an operation. The elements are copied once for each device and each version of
+/// the tensor.
 fn free_copy(x: &Tensor, device: Device) -> Result<Tensor> {
     let copy = x.device_copy(device, || x.array().copy_to_device(device))?;
     if !is_recorded(&copy) && !is_recorded(x.array()) {

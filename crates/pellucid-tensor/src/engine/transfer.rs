@@ -70,8 +70,8 @@ impl Array {
     /// Copies the elements to `device`, in row-major order. A captured step copies once, while it is recorded.
     ///
     /// # Errors
-    /// [`Error::ReadInCapture`] if a captured step computes the elements, since a step has one device; the errors of
-    /// the device.
+    /// [`Error::ReadInCapture`] if a captured step computes the elements, unless from fills and host values alone,
+    /// since a step has one device; the errors of the device.
     #[track_caller]
     pub(crate) fn copy_to_device(&self, device: Device) -> Result<Array> {
         if !is_capturing() {

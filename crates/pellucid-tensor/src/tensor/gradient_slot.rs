@@ -147,7 +147,8 @@ impl GradientSlot {
         })
     }
 
-    /// Returns the gradient that [`set_grad`](Tensor::set_grad) has set. A pass from this tensor starts with it.
+    /// Returns the gradient that [`set_grad`](Tensor::set_grad) has set, unless a backward pass has added to it since.
+    /// A pass from this tensor starts with it.
     pub(crate) fn preset(self: &Arc<GradientSlot>) -> Option<Tensor> {
         self.with_gradient(false, |current| current.gradient.clone().filter(|_| current.is_preset))
     }

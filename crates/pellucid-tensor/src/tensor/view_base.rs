@@ -1,9 +1,9 @@
 //! `ViewBase`: the history that a tensor and its views share after writes in place.
 //!
-//! A *base value* consists of the elements of a base tensor. All other tensors that share the history are views of the
-//! base tensor. Each tensor stores the number of recorded writes that its history includes. After a further write, its
-//! next use derives its history from the history of the base value. So the base and its views can be written and read
-//! in any order.
+//! A *base value* is the part of a storage from the first to the last element of a base tensor. All other tensors that
+//! share the history are views of the base tensor. Each tensor stores the number of recorded writes that its history
+//! includes. After a further write, its next use derives its history from the history of the base value. So the base
+//! and its views can be written and read in any order.
 
 use super::graph::{Derivative, Edge, GraphNode, OutputMeta, SavedValue};
 use super::{Creator, Tensor, TensorInner};
@@ -20,7 +20,7 @@ pub(crate) struct ViewBase {
     /// The layout of the base tensor.
     layout: Layout,
     dtype: DType,
-    /// The number of recorded writes. While it is 0, every tensor has its original history.
+    /// The number of recorded writes and of restored histories. While it is 0, every tensor has its original history.
     writes: AtomicU64,
     /// Whether an operation that is not declared as a view returned memory of this base.
     is_opaque: AtomicBool,
