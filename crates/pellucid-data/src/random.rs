@@ -171,7 +171,7 @@ struct BatchRandom {
 /// ```
 ///
 /// # Errors
-/// The errors of `f`.
+/// The errors of `f`; [`Error::InvalidArgument`] on a worker thread whose batches are no longer needed.
 pub fn for_sample<R>(index: usize, f: impl FnOnce() -> Result<R>) -> Result<R> {
     if is_cancelled() {
         return Err(Error::invalid("data_loader", "the batch is no longer needed: its iterator was dropped"));

@@ -110,7 +110,7 @@ impl<'f, T: TrainingTask> Trainer<'f, T> {
         let groups = self.task.optimizers().into_iter().flat_map(|(_, optimizer)| optimizer.groups().to_vec());
         let rates = groups.map(|group| Ok((group.try_lr()?, group))).collect::<Result<Vec<_>>>()?;
         let curve = CaughtResult::call(|| self.search(batches, options));
-        // Otherwise, the accumulated gradients would be added to the gradients of the next step.
+        // Without this update, accumulated gradients would be added to the gradients of the next step.
         let ended = CaughtResult::call(|| self.task.end_epoch());
         let loaded = self.task.checkpoint().batches(batches.as_stateful()).load_state_dict(&saved);
         let restored = loaded.and_then(|_| rates.iter().try_for_each(|(lr, group)| group.try_set_lr(*lr)));

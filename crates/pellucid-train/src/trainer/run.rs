@@ -89,7 +89,7 @@ impl RunCore<'_> {
         Ok(reason)
     }
 
-    /// Sets the initial learning rates and loads a state.
+    /// Sets the initial learning rates, loads the state of a resumed run, and opens the loggers.
     fn begin(&mut self, parts: &mut dyn RunParts, report: &RunReport) -> Result<()> {
         let optimizers = parts.optimizers();
         let (_, goal) = self.monitored(parts.is_validated());

@@ -26,8 +26,8 @@ impl<'f> TrainMetrics<'f> {
         self.metrics.is_empty()
     }
 
-    /// Adds the outputs and the targets of a step to all metrics. If a metric fails or panics, all metrics with a
-    /// savepoint are rolled back; those without a savepoint are updated last.
+    /// Adds the outputs and the targets of a step to all metrics. If one of several metrics fails or panics, all
+    /// metrics with a savepoint are rolled back; those without a savepoint are updated last.
     pub(super) fn update(&mut self, output: &Tensor, target: &Tensor) -> Result<()> {
         if let [metric] = &mut self.metrics[..] {
             return metric.update(output, target);
