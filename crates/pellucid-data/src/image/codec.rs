@@ -30,7 +30,7 @@ impl Default for DecodeOptions {
 /// A decoded image, or the reason why the bytes could not be decoded.
 type DecodeResult = std::result::Result<Image, DecodeFailure>;
 
-/// The failure of a decoder.
+/// The reason why an image could not be decoded.
 enum DecodeFailure {
     /// The bytes are not a valid image, or the image exceeds the limits.
     Invalid(String),

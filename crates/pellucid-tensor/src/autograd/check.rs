@@ -11,7 +11,7 @@ use pellucid_ir::{DType, Error, Result};
 pub struct GradCheckOptions {
     /// The step of a central difference: half the distance between its two points.
     pub eps: f64,
-    /// The allowed absolute deviation.
+    /// The allowed absolute deviation of a derivative from its difference quotient.
     pub atol: f64,
     /// The allowed deviation relative to the difference quotient.
     pub rtol: f64,

@@ -36,7 +36,7 @@ pub use operation::{Arrays, Operation, apply, apply_one};
 pub use pass::BackwardOptions;
 pub use transform::{GradOptions, grad, grad_if_reached, grad_one, hvp, jvp, vjp};
 
-/// The interface of [`Operation`].
+/// The types in the signatures of [`Operation`]'s methods.
 pub(crate) use crate::tensor::{InputGradients, NeedsInputGrad, OutputGradients, SaveForBackward, SavedTensors};
 pub(crate) use in_place::InPlaceWrite;
 pub(crate) use operation::{arrays_of, is_recorded, record, record_outputs, untracked, untracked_results};

@@ -39,7 +39,7 @@ impl Drop for CallScope {
     }
 }
 
-/// Returns the number of the current call. A kernel outside operations is a call of its own.
+/// Returns the number of the current call. A kernel outside operations counts as a separate call.
 pub(super) fn call_number() -> u64 {
     let call = CALL.get();
     if call & ACTIVE != 0 {

@@ -29,7 +29,7 @@ pub(super) struct TensorDetails {
 pub(super) struct DeviceCopy {
     /// The version of the tensor's storage at the time of the copy.
     pub(super) version: u64,
-    /// The copy.
+    /// The elements on the other device.
     pub(super) array: Array,
 }
 

@@ -33,11 +33,11 @@ impl ClassAverage {
 /// The counts of one class.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ClassCount {
-    /// Samples with this label and this prediction.
+    /// The number of samples with this label and this prediction.
     pub(super) true_positives: u64,
-    /// Samples with this prediction.
+    /// The number of samples with this prediction, correct or not.
     pub(super) predicted: u64,
-    /// Samples with this label.
+    /// The number of samples with this label.
     pub(super) actual: u64,
 }
 

@@ -166,7 +166,7 @@ fn read_savepoint<const N: usize>(metric: &str, savepoint: &[f64], len: usize) -
     counts.filter(is_valid).ok_or_else(|| wrong_state(metric, savepoint.len()))
 }
 
-/// Replaces logits with probabilities.
+/// Replaces the logits of a sample with their probabilities.
 fn softmax(row: &mut [f64]) {
     let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     row.iter_mut().for_each(|score| *score = (*score - largest).exp());

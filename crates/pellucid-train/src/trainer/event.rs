@@ -48,7 +48,7 @@ pub enum TrainingEvent<'a> {
         /// The values of the epoch: means of losses, metrics, learning rates.
         scores: &'a Scores,
     },
-    /// A file was written.
+    /// A checkpoint file was written.
     Saved {
         /// The path of the file.
         path: &'a Path,

@@ -312,7 +312,7 @@ impl RunCore<'_> {
         Ok(ends.or(self.is_stop_requested.then_some(StopReason::Requested)))
     }
 
-    /// Trains on a batch.
+    /// Trains on a batch, advances the schedules, and logs the step.
     fn run_step(
         &mut self,
         samples: usize,

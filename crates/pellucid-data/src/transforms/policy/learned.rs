@@ -7,7 +7,7 @@ use AugmentOp::*;
 /// Two consecutive operations, each with its probability and the index of its magnitude.
 pub(super) type SubPolicy = [(AugmentOp, f64, usize); 2];
 
-/// The policy of ImageNet.
+/// The policy that was learned for ImageNet.
 #[rustfmt::skip]
 pub(super) const IMAGENET: [SubPolicy; 25] = [
     [(Posterize, 0.4, 8), (Rotate, 0.6, 9)],
@@ -37,7 +37,7 @@ pub(super) const IMAGENET: [SubPolicy; 25] = [
     [(Equalize, 0.8, 0), (Equalize, 0.6, 0)],
 ];
 
-/// The policy of CIFAR-10.
+/// The policy that was learned for CIFAR-10.
 #[rustfmt::skip]
 pub(super) const CIFAR10: [SubPolicy; 25] = [
     [(Invert, 0.1, 0), (Contrast, 0.2, 6)],
@@ -67,7 +67,7 @@ pub(super) const CIFAR10: [SubPolicy; 25] = [
     [(TranslateY, 0.7, 9), (AutoContrast, 0.9, 0)],
 ];
 
-/// The policy of SVHN.
+/// The policy that was learned for SVHN.
 #[rustfmt::skip]
 pub(super) const SVHN: [SubPolicy; 25] = [
     [(ShearX, 0.9, 4), (Invert, 0.2, 0)],

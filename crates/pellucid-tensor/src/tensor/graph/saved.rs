@@ -20,7 +20,7 @@ pub struct SaveForBackward<'a> {
     pub(crate) requests: SmallVec<[SaveRequest; 4]>,
 }
 
-/// A value to save.
+/// A value that `forward` has requested to save.
 pub(crate) enum SaveRequest {
     Input(usize),
     Output(usize),

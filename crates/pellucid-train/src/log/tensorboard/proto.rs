@@ -4,7 +4,7 @@
 #[derive(Clone, Debug, Default)]
 pub(super) struct ProtoMessage(Vec<u8>);
 
-/// Wire types of fields.
+/// Wire types: the encodings of the values of fields.
 const VARINT: u64 = 0;
 const FIXED_64: u64 = 1;
 const LENGTH_DELIMITED: u64 = 2;
