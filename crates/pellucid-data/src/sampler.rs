@@ -372,7 +372,8 @@ impl BucketBatchSampler {
     /// The number of batches whose samples are sorted together.
     pub const GROUP: usize = 50;
 
-    /// Creates a sampler of batches of `batch_size` samples with these lengths. The last batch may be smaller.
+    /// Creates a sampler of batches of `batch_size` samples with these lengths. One batch, at any position, may be
+    /// smaller.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if `batch_size` is 0.
@@ -385,7 +386,7 @@ impl BucketBatchSampler {
         Ok(BucketBatchSampler { lengths: lengths.to_vec(), batch_size, drop_last: false, settings })
     }
 
-    /// Sets whether the last batch is dropped if it is not full; default false.
+    /// Sets whether samples that do not fill a batch are dropped; default false.
     #[must_use]
     pub fn drop_last(self, drop_last: bool) -> Self {
         BucketBatchSampler { drop_last, ..self }

@@ -198,7 +198,7 @@ impl<B> fmt::Debug for StreamLoader<B> {
 /// Reads and discards the records of the batches that a resumed epoch skips. The last batch may be smaller.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if the iterator panics, or there are fewer batches.
+/// [`Error::InvalidArgument`] if the iterator panics, or if the source has fewer batches.
 fn skip_batches<R>(records: &mut impl Iterator<Item = Result<R>>, batches: usize, size: usize) -> Result<()> {
     let is_needed = |_: &Result<R>| !is_cancelled();
     let count = catch_panic(RECORDS, || Ok(records.take(batches.saturating_mul(size)).take_while(is_needed).count()))?;

@@ -13,7 +13,7 @@ pub enum Column {
     Float(Vec<f64>),
     /// Integers without missing values. A column with missing integers is stored as floats.
     Integer(Vec<i64>),
-    /// Strings as codes: indices into a sorted list of distinct strings.
+    /// Strings, stored as codes: indices into a sorted list of distinct strings.
     Category(Categories),
 }
 
@@ -28,7 +28,8 @@ pub enum ColumnType {
     Category,
 }
 
-/// Strings, each stored as its index in the sorted list of all distinct strings.
+/// Strings, each stored as its index in a list of distinct strings. The list is sorted; strings of integers are sorted
+/// numerically.
 ///
 /// Row selections share the list, so the parts of a split have the same codes.
 #[derive(Clone, Debug, PartialEq, Eq)]

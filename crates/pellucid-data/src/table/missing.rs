@@ -54,8 +54,8 @@ impl Table {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if a column does not exist, if a column without values has no statistic, or if the
-    /// value cannot fill the column: strings cannot fill a column of numbers, and numbers and the mean cannot fill a
-    /// column of strings.
+    /// value cannot fill the column: strings cannot fill a column of numbers, and numbers, the mean and the median
+    /// cannot fill a column of strings.
     #[doc(alias = "fillna")]
     #[doc(alias = "SimpleImputer")]
     pub fn fill_missing(&self, names: &[impl AsRef<str>], value: FillValue) -> Result<Table> {

@@ -368,7 +368,7 @@ impl CompiledStep {
         self.written.iter().any(|storage| Arc::ptr_eq(storage, array.storage()))
     }
 
-    /// Runs the kernels.
+    /// Runs the setup before the first launch, and then the kernels of the plan.
     fn run(&mut self) -> Result<()> {
         if let Some(setup) = &self.setup {
             let launched = setup.run(&self.storages);

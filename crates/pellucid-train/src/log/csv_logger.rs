@@ -84,7 +84,9 @@ impl CsvLogger {
                         resumed.note(row_step, named.map(|(name, _)| name.clone()));
                         row_step <= step
                     }
-                    Err(_) => return Err(file_error(format!("row {} has the step `{}`", index + 1, row[0]))),
+                    Err(_) => {
+                        return Err(file_error(format!("row {} has the step `{}`, not a number", index + 1, row[0])));
+                    }
                 };
                 if is_kept {
                     csv::push_row(&mut retained, row);

@@ -19,7 +19,7 @@ impl RunReport {
         }
     }
 
-    /// Prints a line.
+    /// Prints a line, unless the run is quiet.
     pub(super) fn line(&self, text: std::fmt::Arguments<'_>) {
         if self.is_quiet {
             return;
