@@ -269,7 +269,8 @@ impl RandomResizedCrop {
         RandomResizedCrop { interpolation, ..self }
     }
 
-    /// Draws the corner and the size of a crop. If no crop fits after ten tries, returns the central crop.
+    /// Draws the corner and the size of a crop. If no crop fits after ten tries, returns the largest central crop whose
+    /// aspect ratio is in the range.
     fn draw(&self, rng: &mut SplitMix64, [height, width]: [usize; 2]) -> ([usize; 2], [usize; 2]) {
         for _ in 0..10 {
             let (rows, columns) = draw_rectangle(rng, height as f64 * width as f64, self.scale, self.ratio);

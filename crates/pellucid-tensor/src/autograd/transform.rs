@@ -246,7 +246,8 @@ fn vector_jacobian_products(
 ///
 /// # Errors
 /// The errors of `f` and of [`grad`]; [`Error::InvalidArgument`] unless there is one tangent for each input;
-/// [`Error::DTypeMismatch`] for an input or output that is not a float.
+/// [`Error::ShapeMismatch`] for a tangent whose shape differs from its input; [`Error::DTypeMismatch`] for an input or
+/// output that is not a float.
 pub fn jvp(
     f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
     inputs: &[&Tensor],
@@ -283,8 +284,8 @@ pub fn jvp(
 ///
 /// # Errors
 /// The errors of `f` and of [`grad`]; [`Error::NotAScalar`] if f's value has more than one element;
-/// [`Error::InvalidArgument`] unless there is one vector for each input; [`Error::DTypeMismatch`] for an input that is
-/// not a float.
+/// [`Error::InvalidArgument`] unless there is one vector for each input; [`Error::ShapeMismatch`] for a vector whose
+/// shape differs from its input; [`Error::DTypeMismatch`] for an input that is not a float.
 pub fn hvp(
     f: impl FnOnce(&[Tensor]) -> Result<Tensor>,
     inputs: &[&Tensor],

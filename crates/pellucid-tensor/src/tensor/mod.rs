@@ -352,11 +352,12 @@ impl Tensor {
         self.with_creator(|creator| creator.map_or(0, |(node, _)| node.generation + 1))
     }
 
-    /// Returns the gradient that backward passes have accumulated, with this tensor's shape, dtype and device.
+    /// Returns the gradient that backward passes have accumulated or [`set_grad`](Tensor::set_grad) has set, with this
+    /// tensor's shape, dtype and device.
     ///
-    /// It is `None` before a backward pass, and for results: only leaves retain their gradients, and results after
-    /// [`retain_grad`](Tensor::retain_grad). The first call in a process for a result that does not retain its gradient
-    /// is reported to the subscriber of `tracing`, or on standard error without one.
+    /// Backward passes retain the gradients of leaves, and of results after [`retain_grad`](Tensor::retain_grad); for
+    /// other results, the gradient is `None`. The first call in a process that returns `None` for such a result is
+    /// reported to the subscriber of `tracing`, or on standard error without one.
     pub fn grad(&self) -> Option<Tensor> {
         let gradient = self.0.existing_slot().and_then(|slot| slot.get());
         if gradient.is_none() && !self.is_leaf() && !self.retains_grad() {
