@@ -125,9 +125,10 @@ use std::sync::Arc;
 ///
 /// # Errors of a step
 /// A failed step returns [`Error::Step`] with the step, the epoch, the batch and its size. A loss that is NaN or
-/// infinite stops the run before the update; the error lists the samples of the batch and names the first non-finite
-/// tensor. On the CPU this is checked in every step, on other devices when the loss is logged. If a step of a model and
-/// a loss fails, parameters, running statistics and random numbers are unchanged.
+/// infinite stops the run before the update (with `f16`, the update is skipped, and the run stops after more than 100
+/// consecutive skips); the error lists the samples of the batch and names the first non-finite tensor. On the CPU this
+/// is checked in every step, on other devices when the loss is logged. If a step of a model and a loss fails,
+/// parameters, running statistics and random numbers are unchanged.
 #[doc(alias = "Learner")]
 #[doc(alias = "fit")]
 pub struct Trainer<'f, T> {
