@@ -215,7 +215,7 @@ impl FactorRange {
     /// The value for an operand without factors.
     pub const EMPTY: FactorRange = FactorRange { least: u32::MAX };
 
-    /// Returns the smallest nonzero magnitude of two parts of an operand.
+    /// Returns the range of an operand that consists of two parts with the ranges `self` and `other`.
     pub fn join(self, other: FactorRange) -> FactorRange {
         FactorRange { least: self.least.min(other.least) }
     }

@@ -16,7 +16,7 @@ use pellucid_simd::{Element, InstructionSet, Isa, per_isa};
 pub(crate) type TileKernel<T> = unsafe fn(&RegisterTile<T>);
 
 /// The kernels of one instruction set for one element type. The results of all instruction sets are bit-identical,
-/// except for [`Isa::Amx`].
+/// except for products of pairs of `bf16` with [`Isa::Amx`] or with subnormal factors or sums.
 ///
 /// # Safety of the functions
 ///
@@ -229,7 +229,7 @@ pub(crate) struct TileRegisters {
     release: unsafe fn(),
 }
 
-/// Configured tile registers of a thread, which releases them when it is dropped.
+/// The configured tile registers of a thread, if any. Dropping this value releases them.
 pub(crate) struct ConfiguredTileRegisters(Option<TileRegisters>);
 
 impl Drop for ConfiguredTileRegisters {

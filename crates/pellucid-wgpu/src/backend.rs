@@ -18,8 +18,9 @@ use std::time::Duration;
 
 /// A device of [`WgpuDriver`](crate::WgpuDriver).
 ///
-/// [`Backend::run`] records a kernel and returns. Recorded kernels are submitted together, before the next transfer or
-/// wait, in the order of the calls. For a kernel of [`Support::Fallback`], [`Backend::run`] returns an error.
+/// [`Backend::run`] records a kernel and returns; only for a kernel that checks indices, it waits for the result of the
+/// checks. Recorded kernels are submitted in the order of the calls, several at a time, at the latest before the next
+/// transfer or wait. For a kernel of [`Support::Fallback`], [`Backend::run`] returns an error.
 #[derive(Clone)]
 pub struct Wgpu {
     gpu: Arc<Gpu>,

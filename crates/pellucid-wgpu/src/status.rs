@@ -27,7 +27,7 @@ pub(crate) const POSITION: usize = 1;
 pub(crate) const INDEX: usize = 2;
 /// The word with the axis to which the index applies.
 pub(crate) const AXIS: usize = 4;
-/// The word with the length of that axis.
+/// The word with the length of the axis to which the index applies.
 pub(crate) const LENGTH: usize = 5;
 
 /// The word that counts the checks that passed since the last reset, modulo 2³².

@@ -10,8 +10,8 @@
 //! first term depends on the output position o, the second on the tap t. In the gradient of x, `(x + before −
 //! dilation·t)/stride` is the position of y. It is an integer only for some taps, which depend on the remainder of x
 //! modulo the stride. There is one product for each remainder, with these taps only. Products of neighbouring
-//! remainders that differ only in offsets form one batch. Windows without overlap and padding, such as the patches of
-//! an image, need one dispatch.
+//! remainders that differ only in offsets form one batch. For windows without overlap and padding, such as the patches
+//! of an image, the gradient of x is one dispatch.
 
 use super::GpuFamily;
 use super::shared::tile::{Coordinate, IndexDigit, TiledArray, TiledProduct};
