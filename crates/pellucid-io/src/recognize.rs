@@ -83,7 +83,7 @@ fn is_pickle(bytes: &[u8]) -> bool {
         || bytes.starts_with(b"(dp0\n")
 }
 
-/// Returns true for an ONNX `ModelProto` message: its version, then one of its other fields.
+/// Returns true for the beginning of an ONNX `ModelProto` message: the field of its version, then another field.
 fn is_onnx(bytes: &[u8]) -> bool {
     matches!(bytes, [0x08, 1..=32, 0x12 | 0x1a | 0x22 | 0x28 | 0x32 | 0x3a | 0x42 | 0x72, ..])
 }
