@@ -201,9 +201,12 @@ mod tests {
         drop(bound);
         drop(guard);
         let is_unavailable = |result: Result<()>| matches!(result, Err(Error::DeviceUnavailable { .. }));
-        assert!(is_unavailable(device.synchronize()), "the recorded kernel is lost");
-        assert!(is_unavailable(device.run(kernel, &inputs, &outputs)), "a later kernel could read a lost result");
-        assert!(is_unavailable(device.download(&y, 0, &mut [0; 8])), "the result of the recorded kernel is lost");
+        assert!(is_unavailable(device.synchronize()), "a wait must return an error if a recorded kernel is lost");
+        assert!(
+            is_unavailable(device.run(kernel, &inputs, &outputs)),
+            "a later kernel must be rejected, because it could read a lost result"
+        );
+        assert!(is_unavailable(device.download(&y, 0, &mut [0; 8])), "a download of a lost result must be an error");
     }
 
     #[test]

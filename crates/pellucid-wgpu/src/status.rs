@@ -83,7 +83,8 @@ impl StatusReader {
         StatusReader { copy: graphics.create_buffer("status copy", STATUS_BYTES, usage), passed: 0 }
     }
 
-    /// Adds a copy of the status for [`confirm`](StatusReader::confirm). Until then, no other call may submit work.
+    /// Adds a copy of the status for [`confirm`](StatusReader::confirm). Until that call, no other
+    /// call may submit work.
     pub(crate) fn copy(&self, encoder: &mut wgpu::CommandEncoder, status: &StatusBuffer) {
         encoder.copy_buffer_to_buffer(&status.buffer, 0, &self.copy, 0, STATUS_BYTES as u64);
     }

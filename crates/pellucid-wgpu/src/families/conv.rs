@@ -314,10 +314,18 @@ mod tests {
 
     #[test]
     fn remainders_whose_products_differ_in_offsets_only_share_a_dispatch() {
-        assert_eq!(dispatches([16, 16, 0]), 1, "patches");
-        assert_eq!(dispatches([1, 2, 0]), 4, "remainders without taps and with one tap");
-        assert_eq!(dispatches([3, 2, 1]), 4, "remainders with one tap and with two taps");
-        assert_eq!(dispatches([8, 8, 3]), 4, "two positions of y for the first tap");
-        assert_eq!(dispatches([7, 7, 0]), 4, "different counts of positions of x");
+        assert_eq!(dispatches([16, 16, 0]), 1, "the gradient of patches must be one dispatch");
+        assert_eq!(dispatches([1, 2, 0]), 4, "remainders without taps and with one tap must not share a dispatch");
+        assert_eq!(dispatches([3, 2, 1]), 4, "remainders with one tap and with two taps must not share a dispatch");
+        assert_eq!(
+            dispatches([8, 8, 3]),
+            4,
+            "remainders whose first taps differ in the position of y must not share a dispatch"
+        );
+        assert_eq!(
+            dispatches([7, 7, 0]),
+            4,
+            "remainders with different counts of positions of x must not share a dispatch"
+        );
     }
 }
