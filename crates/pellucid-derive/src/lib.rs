@@ -15,7 +15,7 @@ mod tensor_method;
 
 use proc_macro::TokenStream;
 
-/// Adds a method of `Tensor` with the name of the operation, which panics if the function returns an error.
+/// Adds a method to `Tensor` that has the name of the operation and panics if the function returns an error.
 ///
 /// The first parameter of the function is `&Tensor` and its result `Result<T>`. The method takes the other
 /// parameters and returns `T`, or panics at the line of its caller with the typed error. It does not compile unless the

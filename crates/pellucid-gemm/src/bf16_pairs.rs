@@ -220,8 +220,7 @@ impl FactorRange {
         FactorRange { least: self.least.min(other.least) }
     }
 
-    /// Returns true if the magnitudes exclude that a factor, or a partial sum of products with the factors of `other`,
-    /// is subnormal.
+    /// Returns true if no factor of either operand, and no partial sum of products of their factors, can be subnormal.
     ///
     /// A `bf16` with the biased exponent e is a multiple of 2^(e − 134). All products and sums are therefore multiples
     /// of 2^(e + e' − 268), where e and e' are the smallest exponents of the operands. If this power is at least 2⁻¹²⁶,

@@ -17,8 +17,8 @@ pub(super) fn recognize(bytes: &[u8]) -> Option<String> {
     Some(format!("this is {format}, not a safetensors file; {help}"))
 }
 
-/// Converts state dicts and entire models. PyTorch loads an entire model only without `weights_only`, and safetensors
-/// rejects tensors that share memory or are not contiguous.
+/// Explains how to convert state dicts and entire models of PyTorch. PyTorch loads an entire model only without
+/// `weights_only`, and safetensors rejects tensors that share memory or are not contiguous.
 const TORCH: &str = "this Python code converts its state dict to safetensors: import torch, safetensors.torch; \
                      m = torch.load(path, map_location='cpu', weights_only=False); \
                      d = m.state_dict() if hasattr(m, 'state_dict') else m; \

@@ -36,7 +36,8 @@ pub trait Element: Copy + PartialEq + Send + Sync + std::fmt::Debug + sealed::Se
     /// The value ½, or `None` for integers and for [`BF16Pair`](super::BF16Pair).
     const HALF: Option<Self>;
 
-    /// Returns `self · b + c`, rounded once (wrapping for integers).
+    /// Returns `self · b + c`, rounded once (wrapping for integers). For [`BF16Pair`](super::BF16Pair), the two
+    /// products are added to the sum `c` one after the other, with one rounding each.
     fn mul_add(self, b: Self, c: Self) -> Self;
 
     /// Returns `self + b` (wrapping for integers).

@@ -111,7 +111,7 @@ pub unsafe trait Vector: Copy {
     /// The clauses *instruction set* and *pointer validity* (writes of the lanes in the mask) of [`Vector`] hold.
     unsafe fn store_part(self, p: *mut Self::Scalar, mask: Self::Mask);
 
-    /// Returns `self · b + c` in every lane, rounded once (wrapping for integers).
+    /// Returns `self · b + c` in every lane, as [`Element::mul_add`] does.
     ///
     /// # Safety
     /// The clause *instruction set* of [`Vector`] holds.

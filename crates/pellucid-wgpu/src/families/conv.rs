@@ -90,7 +90,7 @@ fn residue_runs(classes: Vec<ResidueClass>) -> Vec<ResidueRun> {
     runs
 }
 
-/// The operands of a convolution and the digits of their axes.
+/// The operands of a convolution, and the [`IndexDigit`] of each axis.
 struct ConvArrays<'a, 'k> {
     kernel: &'k Conv,
     x: DeviceArray<'a>,

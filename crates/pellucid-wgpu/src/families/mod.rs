@@ -48,13 +48,13 @@ pub(crate) trait GpuFamily {
     }
 
     /// Returns an estimate of the loop iterations of one invocation, for families that do not divide all long loops.
-    /// Zero means that no loop is long. The rule of the family accepts the operands.
+    /// Zero means that no loop is long. The rule of the family must have accepted the operands.
     fn iterations(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> usize {
         let _ = (inputs, outputs);
         0
     }
 
-    /// Adds the dispatches of the kernel to a list. The rule of the family accepts the operands.
+    /// Adds the dispatches of the kernel to a list. The rule of the family must have accepted the operands.
     ///
     /// The dispatches may depend on everything except the values of run-time parameters.
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()>;

@@ -102,8 +102,8 @@ impl WgslFloat {
         if self.0 == Compute::F64 { "vec2<u32>(0u, 0xfff00000u)" } else { "bitcast<f32>(0xff800000u ^ zero)" }
     }
 
-    /// Adds the lines of a template. In addition to `values`, it has the constants of the type, and calls of functions:
-    /// `$add($zero, x)`.
+    /// Adds the lines of a template. In addition to `values`, the template can use the constants of the type, and calls
+    /// of functions: `$add($zero, x)`.
     pub(crate) fn template(self, shader: &mut ShaderBuilder, source: &str, values: &[(&str, &str)]) {
         shader.fill_template(source, |name| {
             let constant = match name {

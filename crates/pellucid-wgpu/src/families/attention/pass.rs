@@ -163,7 +163,8 @@ impl AsMut<ShaderBuilder> for PassShader<'_, '_, '_> {
 }
 
 impl<'a> PassShader<'_, 'a, '_> {
-    /// Adds the lines of a template. In addition to `values`, it has the limits, the scale and the block size.
+    /// Adds the lines of a template. In addition to `values`, the template can use `$rows`, `$columns`, `$scale` and
+    /// `$block`.
     fn template(&mut self, source: &str, values: &[(&str, &str)]) {
         let ([rows, columns], scale, block) = (&self.limits, &self.scale, format!("{BLOCK}u"));
         self.float.template(&mut self.shader, source, &[values, values![rows, columns, scale, block]].concat());

@@ -2,7 +2,7 @@
 //!
 //! A `$name` is a value or the lines of a part; a call such as `$add(a, b)` is a function of the float type.
 
-/// One dispatch. `$visit_head` is [`QUERY_HEAD`] or [`KEY_HEAD`].
+/// The shader of one dispatch. `$visit_head` is [`QUERY_HEAD`] or [`KEY_HEAD`].
 pub(super) const PASS: &str = "
     let first_output_column = group % $width_tiles * $tile_width;
     let first_row = group / $width_tiles % $row_tiles * $block;
