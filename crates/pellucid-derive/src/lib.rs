@@ -15,7 +15,7 @@ mod tensor_method;
 
 use proc_macro::TokenStream;
 
-/// Adds a method of `Tensor` with the name of the operation, which panics if the function returns an error.
+/// Adds a method to `Tensor` that has the name of the operation and panics if the function returns an error.
 ///
 /// The first parameter of the function is `&Tensor` and its result `Result<T>`. The method takes the other
 /// parameters and returns `T`, or panics at the line of its caller with the typed error. It does not compile unless the
@@ -52,10 +52,10 @@ pub fn panicking_form(arguments: TokenStream, item: TokenStream) -> TokenStream 
 
 /// Implements `Module` for a struct or an enum: `visit` visits all fields in the order of declaration.
 ///
-/// Every field is a `Parameter`, a `Buffer`, a module, a `Vec`, an array, an `Option`, a tuple or a
-/// `Box` of these, or a plain number, which is ignored. Names follow the fields, such as
-/// `layers.0.weight`. A field of another type without `#[module(skip)]` is a compile error, so no
-/// parameter is omitted by mistake. For an enum the fields of the active variant are visited.
+/// Every field is a `Parameter`, a `Buffer`, a module, a container of these (`Vec`, array, `Option`, tuple, `Box`,
+/// map), or a plain value such as a number, a string or a `DType`, which has no parameters. Names follow the fields,
+/// such as `layers.0.weight`. A field of another type without `#[module(skip)]` or `#[module(setting)]` is a compile
+/// error, so no parameter is omitted by mistake. For an enum, the fields of the active variant are visited.
 ///
 /// A field with `#[module(setting)]` is a plain value of a type that is `Debug + Send + Sync`. It has no parameters,
 /// and `tree` shows it.

@@ -12,7 +12,7 @@ use syn::{
 /// `forward_..` also records the line of its caller for the operations of the forward pass.
 pub(crate) fn expand(arguments: &TokenStream, item: TokenStream) -> Result<TokenStream> {
     if !arguments.is_empty() {
-        return Err(Error::new(arguments.span(), "`#[panicking_form]` has no arguments"));
+        return Err(Error::new(arguments.span(), "`#[panicking_form]` takes no arguments"));
     }
     let (attrs, vis, sig, block) = parse_function(item)?;
     let try_name = sig.ident.to_string();

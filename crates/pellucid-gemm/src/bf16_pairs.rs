@@ -215,13 +215,12 @@ impl FactorRange {
     /// The value for an operand without factors.
     pub const EMPTY: FactorRange = FactorRange { least: u32::MAX };
 
-    /// Returns the smallest nonzero magnitude of two parts of an operand.
+    /// Returns the range of an operand that consists of two parts with the ranges `self` and `other`.
     pub fn join(self, other: FactorRange) -> FactorRange {
         FactorRange { least: self.least.min(other.least) }
     }
 
-    /// Returns true if the magnitudes exclude that a factor, or a partial sum of products with the factors of `other`,
-    /// is subnormal.
+    /// Returns true if no factor of either operand, and no partial sum of products of their factors, can be subnormal.
     ///
     /// A `bf16` with the biased exponent e is a multiple of 2^(e − 134). All products and sums are therefore multiples
     /// of 2^(e + e' − 268), where e and e' are the smallest exponents of the operands. If this power is at least 2⁻¹²⁶,

@@ -59,7 +59,7 @@ pub(crate) fn block_columns<T: Element>(k: usize, width: usize) -> usize {
     block_elements::<T>() / depth_block_size::<T>(k) / width * width
 }
 
-/// Returns the size of the largest block of B in elements, about half of L2.
+/// Returns the number of elements of the largest block of B: about half of an L2 of [`l2_megabytes`].
 fn block_elements<T>() -> usize {
     MAX_DEPTH_BLOCK * BLOCK_COLUMNS * (l2_megabytes() * size_of::<f32>() / size_of::<T>()).max(1)
 }
@@ -73,7 +73,8 @@ pub(crate) fn column_block_width<T: Element>(k: usize, cols: usize, width: usize
     equal_part(cols, block_columns::<T>(k, width)).next_multiple_of(width)
 }
 
-/// Returns the size of the second-level cache in MiB, 1 or 2. It is 1 if it cannot be determined.
+/// Returns the size of the second-level cache in MiB, limited to the range from 1 to 2. Returns 1 if the size cannot be
+/// determined.
 fn l2_megabytes() -> usize {
     #[cfg(target_arch = "x86_64")]
     {

@@ -38,7 +38,8 @@ use std::ops::Range;
 /// The smallest block of A, in elements, that is prefetched. Smaller blocks are probably in the cache already.
 const A_PREFETCH_ELEMENTS: usize = 32 << 10;
 
-/// The number of strips of a transposed C that are computed at a time. They are few, so that their sums stay in L2.
+/// The number of strips of a transposed C that are computed at a time if B is packed entirely. The sums of these strips
+/// stay in L2.
 const STRIPS_PER_TRANSPOSE: usize = 8;
 
 /// The number of elements of the largest B that is packed entirely for a transposed C: 4 MiB of `f32`.

@@ -16,7 +16,7 @@ use pellucid_simd::{Element, InstructionSet, Isa, per_isa};
 pub(crate) type TileKernel<T> = unsafe fn(&RegisterTile<T>);
 
 /// The kernels of one instruction set for one element type. The results of all instruction sets are bit-identical,
-/// except for [`Isa::Amx`].
+/// except for products of pairs of `bf16` with [`Isa::Amx`] or with subnormal factors or sums.
 ///
 /// # Safety of the functions
 ///
@@ -151,8 +151,8 @@ macro_rules! with_tile_registers {
 impl<T: Element> Kernels<T> {
     #[cfg(not(target_arch = "x86_64"))]
     const PORTABLE: Kernels<T> = kernel_table!(Portable, rows [1 2 3 4 5 6], unmasked false, dots 4);
-    /// These kernels compute products of integers, and of floats on processors without AVX2, where a multiply-add is a
-    /// function call. Larger register tiles would not be faster.
+    /// The kernels of types without vectors of the instruction set: integers, pairs of `bf16` without AVX-512, and
+    /// floats without AVX2, where a multiply-add is a function call. Larger register tiles would not be faster.
     #[cfg(target_arch = "x86_64")]
     const PORTABLE: Kernels<T> = kernel_table!(Portable, rows [1 2 3 4], unmasked false, dots 1);
     /// A 6 × 2 tile uses 12 of the 16 registers for sums, 2 for B and 1 for A.
@@ -229,7 +229,7 @@ pub(crate) struct TileRegisters {
     release: unsafe fn(),
 }
 
-/// Configured tile registers of a thread, which releases them when it is dropped.
+/// The configured tile registers of a thread, if any. Dropping this value releases them.
 pub(crate) struct ConfiguredTileRegisters(Option<TileRegisters>);
 
 impl Drop for ConfiguredTileRegisters {

@@ -169,7 +169,7 @@ pub trait Epilogue<T>: Sync {
     fn finish(&self, part: OutputBlock<T>);
 
     /// Prefetches the operands that [`finish`](Self::finish) accesses in addition to C, for some rows and columns of a
-    /// product of the batch. So they are loaded from memory while the sums are computed.
+    /// product of the batch, so that they are loaded from memory while the sums are computed.
     fn prefetch_epilogue(&self, _batch: usize, _rows: Range<usize>, _cols: Range<usize>) {}
 }
 
@@ -198,7 +198,7 @@ pub struct GemmOperands<'a, T> {
 pub enum Threads {
     /// The calling thread only.
     One,
-    /// The thread pool, if there is enough work.
+    /// The thread pool, or the calling thread if there is too little work.
     Pool,
 }
 

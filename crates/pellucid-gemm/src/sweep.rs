@@ -110,8 +110,8 @@ fn products_with_several_threads() {
     }
 }
 
-/// Returns the strides (`lane`, `depth`) of a [`Strided`] operand with the given numbers of rows (of A) and of k
-/// indices.
+/// A function that returns the strides (`lane`, `depth`) of a [`Strided`] operand with the given numbers of rows (of A)
+/// and of k indices.
 type LayoutStrides = fn(usize, usize) -> (isize, isize);
 
 /// The layouts of the source matrices in the tests of packing.

@@ -161,7 +161,7 @@ impl<'a, T: Float> MatRef<'a, T> {
         }
     }
 
-    /// Returns a block.
+    /// Returns the block of these rows and columns.
     #[inline]
     pub fn block(self, rows: Range<usize>, columns: Range<usize>) -> MatRef<'a, T> {
         let (offset, extent) = self.extent.block(&rows, &columns);
@@ -303,7 +303,7 @@ impl<'a, T: Float> MatMut<'a, T> {
         (left.transpose(), right.transpose())
     }
 
-    /// Returns a block.
+    /// Returns the block of these rows and columns.
     #[inline]
     pub fn block(self, rows: Range<usize>, columns: Range<usize>) -> MatMut<'a, T> {
         let (offset, extent) = self.extent.block(&rows, &columns);

@@ -143,7 +143,7 @@ impl<T: Element> TransformTiles<'_, T> {
 
 /// A one-dimensional transform of `A` vectors to `B` vectors.
 trait LineTransform<const A: usize, const B: usize> {
-    /// Computes the transform. All lanes of `half` are ½, or 0 for integer types.
+    /// Computes the transform. All lanes of `half` are ½, or 0 for types without the value ½.
     ///
     /// # Safety
     ///

@@ -37,7 +37,7 @@ const RESERVED_NAME: &str = "__metadata__";
 /// The bytes are written to a temporary file in the same directory, which is then renamed. The path therefore always
 /// names the complete old or new file, even after the process was killed. The next call for the same path removes a
 /// temporary file that a killed process left behind. A symbolic link is followed, and an existing file keeps its
-/// permissions. A path that is not a regular file, such as a pipe, is written directly.
+/// permissions. If the path names something other than a regular file, such as a pipe, it is written directly.
 ///
 /// The bytes are on the disk (`fsync`) before the file is renamed, and on Unix the directory is written to the disk
 /// after that. If the power fails during a save, the path names the complete old or new file. If it fails after the

@@ -17,8 +17,8 @@ pub(super) fn recognize(bytes: &[u8]) -> Option<String> {
     Some(format!("this is {format}, not a safetensors file; {help}"))
 }
 
-/// Converts state dicts and entire models. PyTorch loads an entire model only without `weights_only`, and safetensors
-/// rejects tensors that share memory or are not contiguous.
+/// Explains how to convert state dicts and entire models of PyTorch. PyTorch loads an entire model only without
+/// `weights_only`, and safetensors rejects tensors that share memory or are not contiguous.
 const TORCH: &str = "this Python code converts its state dict to safetensors: import torch, safetensors.torch; \
                      m = torch.load(path, map_location='cpu', weights_only=False); \
                      d = m.state_dict() if hasattr(m, 'state_dict') else m; \
@@ -83,7 +83,7 @@ fn is_pickle(bytes: &[u8]) -> bool {
         || bytes.starts_with(b"(dp0\n")
 }
 
-/// Returns true for an ONNX `ModelProto` message: its version, then one of its other fields.
+/// Returns true for the beginning of an ONNX `ModelProto` message: the field of its version, then another field.
 fn is_onnx(bytes: &[u8]) -> bool {
     matches!(bytes, [0x08, 1..=32, 0x12 | 0x1a | 0x22 | 0x28 | 0x32 | 0x3a | 0x42 | 0x72, ..])
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Writes a file atomically: the bytes are written to a temporary file in the same directory, which is then renamed. A
 /// symbolic link is followed, and an existing file keeps its permissions. Temporary files of killed writers of the same
-/// file are removed. A path that is not a regular file, such as a pipe, is written directly.
+/// file are removed. If the path names something other than a regular file, such as a pipe, it is written directly.
 ///
 /// # Errors
 /// The errors of the file system. The path then names the old file, unless it was written directly.

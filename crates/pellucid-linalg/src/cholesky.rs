@@ -10,7 +10,8 @@ use pellucid_simd::{AutoVectorized, run_vectorized};
 /// triangle.
 const FULL_UPDATE: usize = 64;
 
-/// Replaces a symmetric matrix by L with A = L·Lᵀ and returns 0. Only the lower triangle is read.
+/// Replaces a symmetric matrix by L with A = L·Lᵀ and returns 0. Only the lower triangle is read; the elements above
+/// the diagonal are set to 0.
 ///
 /// If A is not positive definite, all elements become NaN, and the result is the order of the first leading minor that
 /// is not positive. If an element that is read is NaN or infinite, all elements become NaN, and the result is 0.

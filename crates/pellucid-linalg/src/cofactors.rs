@@ -8,7 +8,7 @@ use pellucid_gemm::{MatMut, MatRef, TILE};
 use pellucid_runtime::scratch;
 use pellucid_simd::{AutoVectorized, run_vectorized};
 
-/// The kind of Lᵀ.
+/// The kind of the triangular matrix Lᵀ.
 const TRANSPOSED_L: TriangleKind = TriangleKind { is_upper: true, has_unit_diagonal: true };
 
 /// Writes the cofactor matrix C of a square matrix A, which is the derivative of det A with respect to A, from the
@@ -39,7 +39,7 @@ pub fn cofactors_group<T: MatrixElement>(packed: &[MatRef<'_, T>], pivots: &[&[u
     to.iter_mut().zip(pivots).for_each(|(to, pivots)| restore_rows(pivots, to.as_mut()));
 }
 
-/// Returns det P: −1 for an odd number of row exchanges.
+/// Returns det P: −1 for an odd number of row exchanges, otherwise 1.
 fn sign<T: MatrixElement>(pivots: &[usize]) -> T {
     let exchanges = pivots.iter().enumerate().filter(|&(i, &pivot)| i != pivot).count();
     if exchanges % 2 == 1 { -T::one() } else { T::one() }

@@ -1,8 +1,8 @@
 //! Matrix factorizations in `f32` and `f64`, of one matrix or of a group of small matrices. The CPU backend applies
 //! them to all matrices of a batch.
 //!
-//! All arithmetic is in the dtype of the matrix. Blocked algorithms compute most of the work as matrix products of
-//! `pellucid-gemm`. The rest is safe code that the compiler vectorizes for each instruction set
+//! All arithmetic on elements is in the dtype of the matrix. Blocked algorithms compute most of the work as matrix
+//! products of `pellucid-gemm`. The rest is safe code that the compiler vectorizes for each instruction set
 //! ([`run_vectorized`](pellucid_simd::run_vectorized)). Neither the products nor the compiler changes the order of
 //! operations, so results are bit-identical on all instruction sets and for all numbers of threads. If a factorization
 //! reads an element that is NaN or infinite, all its factors are NaN.

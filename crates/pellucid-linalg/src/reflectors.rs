@@ -6,8 +6,8 @@ use crate::scalar::{dot, largest};
 use pellucid_gemm::{MatMut, MatRef, TILE, Tile};
 use pellucid_runtime::scratch;
 
-/// Computes the reflection that maps x to (β, 0, ..). Overwrites x with β and the tail of v, whose first element is 1,
-/// and returns τ.
+/// Computes the reflection that maps x to (β, 0, ..). Overwrites x with β and the elements of v after the first,
+/// which is 1, and returns τ.
 ///
 /// The sign of β is opposite to the sign of the first element. If all other elements are zero, x is unchanged and τ is
 /// 0.

@@ -87,7 +87,7 @@ pub(crate) fn subtract_scaled<T: MatrixElement>(y: &mut [T], by: T, x: &[T]) {
     y.iter_mut().zip(x).for_each(|(y, &x)| *y = *y - by * x);
 }
 
-/// Subtracts a·x + b·y from a row, and adds the new row times c to `sum`. The factors are a, b and c.
+/// Subtracts a·x + b·y from a row, and adds the new row times c to `sum`. The second argument is `[a, b, c]`.
 ///
 /// With it, the reductions to tridiagonal and bidiagonal form apply the update of one step and compute a product of the
 /// next step in one pass over the matrix.

@@ -142,8 +142,8 @@ impl<T: MatrixElement> BidiagonalQr<'_, T> {
     fn diagonalize(mut self, mut sweeps: usize) -> Result<(), NotConverged> {
         let n = self.d.len();
         let half_epsilon = T::EPSILON.to_f64() * 0.5;
-        // The tolerance is ε^(−1/8) rounding units, limited to 10 to 100, as in LAPACK. Square roots compute it,
-        // because they are bit-identical on all processors.
+        // The tolerance is ε^(−1/8) rounding units, limited to 10 to 100, as in LAPACK. It is computed by
+        // square roots, because they are bit-identical on all processors.
         let units = (1.0 / half_epsilon.sqrt().sqrt().sqrt()).clamp(10.0, 100.0);
         let tolerance = T::from_f64(units * half_epsilon);
         // Elements below this bound, which LAPACK uses too, are negligible relative to a largest element of about 1.

@@ -7,7 +7,8 @@ use std::sync::OnceLock;
 /// A set of vector instructions for which kernels are compiled.
 ///
 /// The variants are ordered: each includes the instructions of the previous ones. A kernel computes bit-identical
-/// results with all of them, except for products of [pairs of `bf16`](crate::vector::BF16Pair) with [`Isa::Amx`].
+/// results with all of them, except for products of [pairs of `bf16`](crate::vector::BF16Pair) with [`Isa::Amx`] or
+/// with subnormal factors or sums.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Isa {
     /// The instructions that the compilation target guarantees: SSE2 on x86-64, NEON on AArch64.

@@ -38,11 +38,12 @@ impl BufferAllocator {
         BufferAllocator { free: BTreeMap::new(), stats: MemoryStats::default(), reserved: 0, cap: usize::MAX, largest }
     }
 
-    /// Reserves `bytes` bytes. Returns the size class and a cached buffer of it, or `None` if the caller must create
-    /// one and then call [`finish_creation`](BufferAllocator::finish_creation).
+    /// Reserves `bytes` bytes. Returns the size class, and a cached buffer of this class. If the buffer is `None`, the
+    /// caller must create one and then call [`finish_creation`](BufferAllocator::finish_creation).
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if the size exceeds the cap or the adapter's limit for one buffer.
+    /// [`Error::OutOfMemory`] if the size exceeds the adapter's limit for one buffer, or the bytes in use would exceed
+    /// the cap.
     pub(crate) fn reserve(&mut self, bytes: usize) -> Result<(usize, Option<wgpu::Buffer>)> {
         let in_use = self.stats.in_use + self.reserved;
         let out_of_memory = |cap| Error::OutOfMemory { op: "", shape: None, requested: bytes, in_use, cap };

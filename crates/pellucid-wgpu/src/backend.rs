@@ -18,8 +18,9 @@ use std::time::Duration;
 
 /// A device of [`WgpuDriver`](crate::WgpuDriver).
 ///
-/// [`Backend::run`] records a kernel and returns. Recorded kernels are submitted together, before the next transfer or
-/// wait, in the order of the calls. For a kernel of [`Support::Fallback`], [`Backend::run`] returns an error.
+/// [`Backend::run`] records a kernel and returns; only for a kernel that checks indices, it waits for the result of the
+/// checks. Recorded kernels are submitted in the order of the calls, several at a time, at the latest before the next
+/// transfer or wait. For a kernel of [`Support::Fallback`], [`Backend::run`] returns an error.
 #[derive(Clone)]
 pub struct Wgpu {
     gpu: Arc<Gpu>,
@@ -200,9 +201,12 @@ mod tests {
         drop(bound);
         drop(guard);
         let is_unavailable = |result: Result<()>| matches!(result, Err(Error::DeviceUnavailable { .. }));
-        assert!(is_unavailable(device.synchronize()), "the recorded kernel is lost");
-        assert!(is_unavailable(device.run(kernel, &inputs, &outputs)), "a later kernel could read a lost result");
-        assert!(is_unavailable(device.download(&y, 0, &mut [0; 8])), "the result of the recorded kernel is lost");
+        assert!(is_unavailable(device.synchronize()), "a wait must return an error if a recorded kernel is lost");
+        assert!(
+            is_unavailable(device.run(kernel, &inputs, &outputs)),
+            "a later kernel must be rejected, because it could read a lost result"
+        );
+        assert!(is_unavailable(device.download(&y, 0, &mut [0; 8])), "a download of a lost result must be an error");
     }
 
     #[test]

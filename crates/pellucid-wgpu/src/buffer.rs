@@ -24,8 +24,8 @@ impl DeviceMemory {
     /// allocates again.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if the size exceeds the cap, the adapter's limit for one buffer, or the adapter's free
-    /// memory.
+    /// [`Error::OutOfMemory`] if the size exceeds the adapter's limit for one buffer or its free memory, or if the
+    /// bytes in use would exceed the cap.
     pub(crate) fn allocate(gpu: &Arc<Gpu>, bytes: usize) -> Result<DeviceMemory> {
         let (class, cached) = lock(&gpu.allocator).reserve(bytes)?;
         if let Some(buffer) = cached {

@@ -62,7 +62,8 @@ impl WgpuDriver {
     /// Opens the device with this index.
     ///
     /// # Errors
-    /// [`Error::DeviceUnavailable`] if there is no adapter or the adapter cannot create a device.
+    /// [`Error::DeviceUnavailable`] if there is no adapter, or if the adapter cannot create a device or run a test
+    /// shader.
     pub fn open_device(&self, index: usize) -> Result<Wgpu> {
         let gpu = self.open_gpu(index)?;
         gpu.probe()?;

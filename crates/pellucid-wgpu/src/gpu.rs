@@ -58,8 +58,8 @@ impl Gpu {
         }))
     }
 
-    /// Returns the properties of the adapter on which the source code of shaders depends. Before they are known,
-    /// returns none of them.
+    /// Returns the properties of the adapter on which the source code of shaders depends. Before the probe has found
+    /// them, none of the properties is set.
     pub(crate) fn shader_features(&self) -> ShaderFeatures {
         self.features.get().copied().unwrap_or_default()
     }

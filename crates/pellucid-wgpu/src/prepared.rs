@@ -154,7 +154,7 @@ impl PlanBuilder {
     /// Writes the parameters and allocates the scratch memory.
     fn finish(self, gpu: &Arc<Gpu>) -> Result<WgpuPlan> {
         let PlanBuilder { work, groups, mut parameters, window, scratch, .. } = self;
-        // The window of the last parameters must be within the buffer.
+        // Every dispatch binds `window` bytes at the offset of its parameters; the last window must be in the buffer.
         parameters.resize(parameters.len() + window, 0);
         let headers = gpu.graphics.scoped("prepare", || {
             let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;

@@ -27,7 +27,7 @@ pub(crate) const POSITION: usize = 1;
 pub(crate) const INDEX: usize = 2;
 /// The word with the axis to which the index applies.
 pub(crate) const AXIS: usize = 4;
-/// The word with the length of that axis.
+/// The word with the length of the axis to which the index applies.
 pub(crate) const LENGTH: usize = 5;
 
 /// The word that counts the checks that passed since the last reset, modulo 2³².
@@ -83,7 +83,8 @@ impl StatusReader {
         StatusReader { copy: graphics.create_buffer("status copy", STATUS_BYTES, usage), passed: 0 }
     }
 
-    /// Adds a copy of the status for [`confirm`](StatusReader::confirm). Until then, no other call may submit work.
+    /// Adds a copy of the status for [`confirm`](StatusReader::confirm). Until that call, no other
+    /// call may submit work.
     pub(crate) fn copy(&self, encoder: &mut wgpu::CommandEncoder, status: &StatusBuffer) {
         encoder.copy_buffer_to_buffer(&status.buffer, 0, &self.copy, 0, STATUS_BYTES as u64);
     }

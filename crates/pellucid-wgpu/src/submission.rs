@@ -11,10 +11,10 @@ use std::borrow::Borrow;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The maximum number of dispatches that are submitted together.
+/// The maximum number of recorded dispatches. If it is reached, they are submitted before the next one is recorded.
 const MAX_RECORDED: usize = 64;
 
-/// The largest size in bytes of the parameters of a dispatch, and of all parameters that are submitted together.
+/// The maximum size in bytes of the parameters of a dispatch, and of the parameters of all recorded dispatches.
 pub(crate) const PARAMETER_BYTES: usize = 256 << 10;
 
 /// The dispatches that have not been submitted yet.

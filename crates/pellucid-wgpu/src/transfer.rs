@@ -74,8 +74,8 @@ impl Gpu {
         self.graphics.scoped("upload", || self.graphics.queue.write_buffer(to, offset as u64, bytes))
     }
 
-    /// Reads a range of bytes of a buffer, whose bounds are multiples of 4, after all recorded dispatches. Waits for
-    /// the result and passes it to `receive`.
+    /// Reads the bytes in `range` of a buffer after all recorded dispatches. The bounds of the range must be multiples
+    /// of 4. Waits for the result and passes it to `receive`.
     pub(crate) fn read(&self, from: &wgpu::Buffer, range: Range<usize>, receive: impl FnOnce(&[u8])) -> Result<()> {
         self.flush()?;
         let (staging, copied) = self.graphics.scoped("download", || {

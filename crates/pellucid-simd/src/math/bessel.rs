@@ -33,8 +33,8 @@ pub fn bessel_j(n: f64, x: f64) -> f64 {
         }
         return sign * power;
     }
-    // The loop computes J₀, J₁ or both, and contains the only call, because shaders are compiled with all calls
-    // inlined.
+    // The loop computes J₀, J₁ or both. `bessel_jy_01` is called in one place only, because shaders are compiled with
+    // all calls inlined.
     let (mut below, mut y) = (0.0, 0.0);
     let mut k = if order >= 2.0 { 0.0 } else { order };
     let last = if order >= 1.0 { 1.0 } else { 0.0 };

@@ -215,7 +215,7 @@ macro_rules! impl_special {
     )*};
 }
 
-/// Implements the predicates for rare operands, which `f64` does not have.
+/// Implements the predicates for rare operands of functions that have no rare operands in `f64`.
 macro_rules! impl_without_rare {
     ($($name:ident($($x:ident)?)),*) => {$(
         #[inline(always)]
@@ -235,7 +235,7 @@ macro_rules! impl_without_fast {
     )*};
 }
 
-/// Implements methods of `f32` by types that represent a function for its order.
+/// Implements methods of `f32` by types that represent a function of one order.
 macro_rules! impl_of_order {
     ($($name:ident $function:ident $(:: <$scaled:literal>)?),*) => {$(
         #[inline(always)]

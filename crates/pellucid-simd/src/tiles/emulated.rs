@@ -112,12 +112,28 @@ mod tests {
         let one = (1.0, 1.0);
         // 2⁻²⁴ is half of the distance from 1 to the next number.
         assert_eq!(sum_of_products(1.0, &[[tiny, tiny]]), 1.0 + power(-23), "the chains must be added before C");
-        assert_eq!(sum_of_products(0.0, &[[one, tiny], [tiny, tiny]]), 1.0 + power(-23), "1 and 2⁻²³");
-        assert_eq!(sum_of_products(0.0, &[[tiny, one], [tiny, tiny], [tiny, tiny]]), 1.0 + power(-22), "tie: 3 · 2⁻²⁴");
-        assert_eq!(sum_of_products(0.0, &[[one, one], [tiny, tiny]]), 2.0, "each chain rounds");
+        assert_eq!(
+            sum_of_products(0.0, &[[one, tiny], [tiny, tiny]]),
+            1.0 + power(-23),
+            "the second chain must be 2 · 2⁻²⁴"
+        );
+        assert_eq!(
+            sum_of_products(0.0, &[[tiny, one], [tiny, tiny], [tiny, tiny]]),
+            1.0 + power(-22),
+            "the tie 1 + 3 · 2⁻²⁴ must round to even"
+        );
+        assert_eq!(sum_of_products(0.0, &[[one, one], [tiny, tiny]]), 2.0, "each chain must round to 1");
         let above = (power(-12), power(-12) * 1.0078125);
-        assert_eq!(sum_of_products(0.0, &[[one, one], [above, (0.0, 0.0)]]), 2.0, "1 + 2⁻²³ + 1 is a tie");
-        assert_eq!(sum_of_products(0.0, &[[one, (0.0, 0.0)], [above, (0.0, 0.0)]]), 1.0 + power(-23), "above a tie");
+        assert_eq!(
+            sum_of_products(0.0, &[[one, one], [above, (0.0, 0.0)]]),
+            2.0,
+            "the tie 2 + 2⁻²³ must round to even"
+        );
+        assert_eq!(
+            sum_of_products(0.0, &[[one, (0.0, 0.0)], [above, (0.0, 0.0)]]),
+            1.0 + power(-23),
+            "a sum above the tie 1 + 2⁻²⁴ must round up"
+        );
     }
 
     #[test]
@@ -132,14 +148,34 @@ mod tests {
     #[test]
     fn subnormal_numbers_are_replaced_by_zero() {
         let (small, zero) = (power(-64), (0.0, 0.0));
-        assert_eq!(sum_of_products(0.0, &[[(power(-127), power(100)), zero]]), 0.0, "a factor");
-        assert_eq!(sum_of_products(0.0, &[[(small, small), zero], [(small, small), zero]]), 0.0, "a product");
-        assert_eq!(sum_of_products(0.0, &[[(small, small * 4.0), zero]]), power(-126), "the smallest normal number");
+        assert_eq!(
+            sum_of_products(0.0, &[[(power(-127), power(100)), zero]]),
+            0.0,
+            "a subnormal factor must count as 0"
+        );
+        assert_eq!(
+            sum_of_products(0.0, &[[(small, small), zero], [(small, small), zero]]),
+            0.0,
+            "a subnormal product must count as 0"
+        );
+        assert_eq!(
+            sum_of_products(0.0, &[[(small, small * 4.0), zero]]),
+            power(-126),
+            "the smallest normal number must not be replaced by 0"
+        );
         let difference = [[(1.5, power(-126)), zero], [(-1.0, power(-126)), zero]];
-        assert_eq!(sum_of_products(0.0, &difference), 0.0, "a partial sum");
-        assert_eq!(sum_of_products(0.0, &[difference[0], [zero, zero], [zero, difference[1][0]]]), 0.0, "the chains");
-        assert_eq!(sum_of_products(-power(-127), &[[zero, zero]]), 0.0, "the sum");
-        assert_eq!(sum_of_products(-1.5 * power(-126), &[[(1.0, power(-126)), zero]]).to_bits(), 1 << 31, "the result");
+        assert_eq!(sum_of_products(0.0, &difference), 0.0, "a subnormal partial sum must count as 0");
+        assert_eq!(
+            sum_of_products(0.0, &[difference[0], [zero, zero], [zero, difference[1][0]]]),
+            0.0,
+            "a subnormal sum of both chains must count as 0"
+        );
+        assert_eq!(sum_of_products(-power(-127), &[[zero, zero]]), 0.0, "a subnormal initial sum must count as 0");
+        assert_eq!(
+            sum_of_products(-1.5 * power(-126), &[[(1.0, power(-126)), zero]]).to_bits(),
+            1 << 31,
+            "a subnormal result must be replaced by a zero of its sign"
+        );
     }
 
     #[test]
@@ -150,6 +186,10 @@ mod tests {
         assert!(sum_of_products(1.0, &[[zero, (f32::INFINITY, 0.0)]]).is_nan());
         assert!(sum_of_products(f32::INFINITY, &[[(f32::NEG_INFINITY, 1.0), zero]]).is_nan());
         assert_eq!(sum_of_products(1.0, &[[(f32::INFINITY, 2.0), zero]]), f32::INFINITY);
-        assert_eq!(sum_of_products(1.0, &[[(power(127), -power(1)), zero]]), f32::NEG_INFINITY, "overflow");
+        assert_eq!(
+            sum_of_products(1.0, &[[(power(127), -power(1)), zero]]),
+            f32::NEG_INFINITY,
+            "a product that overflows must be infinite"
+        );
     }
 }

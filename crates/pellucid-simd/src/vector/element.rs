@@ -13,8 +13,8 @@ pub(super) mod sealed {
 ///
 /// There are no vectors of single `f16` or `bf16` elements. Kernels convert these to `f32` and round the result once.
 pub trait Element: Copy + PartialEq + Send + Sync + std::fmt::Debug + sealed::Sealed + 'static {
-    /// The 256-bit vector type. It is the portable [`Lanes`](super::Lanes) for integers, and for floats on targets
-    /// other than x86-64.
+    /// The 256-bit vector type. It is the portable [`Lanes`](super::Lanes) for integers and for
+    /// [`BF16Pair`](super::BF16Pair), and for floats on targets other than x86-64.
     type Vector256: Vector<Scalar = Self>;
 
     /// The 512-bit vector type, or the 256-bit vector type if [`HAS_VECTOR512`](Element::HAS_VECTOR512) is false.
@@ -29,13 +29,15 @@ pub trait Element: Copy + PartialEq + Send + Sync + std::fmt::Debug + sealed::Se
     /// Zero, the value of an empty sum.
     const ZERO: Self;
 
-    /// The additive identity z, for which z + x is bit-identical to x for every x: −0 for floats, 0 for integers.
+    /// The additive identity z, for which z + x is bit-identical to x for every x: −0 for floats and
+    /// for [`BF16Pair`](super::BF16Pair), 0 for integers.
     const NEGATIVE_ZERO: Self;
 
-    /// The value ½, or `None` for integers.
+    /// The value ½, or `None` for integers and for [`BF16Pair`](super::BF16Pair).
     const HALF: Option<Self>;
 
-    /// Returns `self · b + c`, rounded once (wrapping for integers).
+    /// Returns `self · b + c`, rounded once (wrapping for integers). For [`BF16Pair`](super::BF16Pair), the two
+    /// products are added to the sum `c` one after the other, with one rounding each.
     fn mul_add(self, b: Self, c: Self) -> Self;
 
     /// Returns `self + b` (wrapping for integers).

@@ -1,9 +1,10 @@
 //! Vector types, and the register operations that the kernels of matmul and of fused programs use.
 //!
 //! A kernel is written once, generic over [`Vector`], and compiled once per instruction set. All instruction sets
-//! compute bit-identical results. Every operation rounds once on every processor, and an element's result does not
-//! depend on the other elements of its vector. The only sum across lanes is the reduction tree of
-//! [`fold`](Vector::fold), which does not depend on how many registers hold the lanes.
+//! compute bit-identical results, except for subnormal numbers in products of [`BF16Pair`]. Every operation on numbers
+//! rounds once on every processor, and an element's result does not depend on the other elements of its vector. The
+//! only sum across lanes is the reduction tree of [`fold`](Vector::fold), which does not depend on how many registers
+//! hold the lanes.
 
 mod bf16_pair;
 mod element;
@@ -110,7 +111,7 @@ pub unsafe trait Vector: Copy {
     /// The clauses *instruction set* and *pointer validity* (writes of the lanes in the mask) of [`Vector`] hold.
     unsafe fn store_part(self, p: *mut Self::Scalar, mask: Self::Mask);
 
-    /// Returns `self · b + c` in every lane, rounded once (wrapping for integers).
+    /// Returns `self · b + c` in every lane, as [`Element::mul_add`] does.
     ///
     /// # Safety
     /// The clause *instruction set* of [`Vector`] holds.

@@ -5,8 +5,8 @@ use crate::math::Real;
 
 /// The number of lanes of the vectors of [`Portable`](crate::Portable).
 ///
-/// On x86-64, portable code runs only on processors without AVX2. On these, a multiply-add is a call to the C library
-/// for each lane, so wider vectors would make the code longer and not faster.
+/// If the target has no fused multiply-add, each multiply-add of floats is a call to the C library for each lane, so
+/// wider vectors would make the code longer and not faster.
 pub(crate) const PORTABLE_LANES: usize = if HAS_FMA { 8 } else { 4 };
 
 /// True if the compilation target has a fused multiply-add. The baseline of x86-64 has none.

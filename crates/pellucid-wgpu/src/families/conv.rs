@@ -10,8 +10,8 @@
 //! first term depends on the output position o, the second on the tap t. In the gradient of x, `(x + before −
 //! dilation·t)/stride` is the position of y. It is an integer only for some taps, which depend on the remainder of x
 //! modulo the stride. There is one product for each remainder, with these taps only. Products of neighbouring
-//! remainders that differ only in offsets form one batch. Windows without overlap and padding, such as the patches of
-//! an image, need one dispatch.
+//! remainders that differ only in offsets form one batch. For windows without overlap and padding, such as the patches
+//! of an image, the gradient of x is one dispatch.
 
 use super::GpuFamily;
 use super::shared::tile::{Coordinate, IndexDigit, TiledArray, TiledProduct};
@@ -90,7 +90,7 @@ fn residue_runs(classes: Vec<ResidueClass>) -> Vec<ResidueRun> {
     runs
 }
 
-/// The operands of a convolution and the digits of their axes.
+/// The operands of a convolution, and the [`IndexDigit`] of each axis.
 struct ConvArrays<'a, 'k> {
     kernel: &'k Conv,
     x: DeviceArray<'a>,
@@ -314,10 +314,18 @@ mod tests {
 
     #[test]
     fn remainders_whose_products_differ_in_offsets_only_share_a_dispatch() {
-        assert_eq!(dispatches([16, 16, 0]), 1, "patches");
-        assert_eq!(dispatches([1, 2, 0]), 4, "remainders without taps and with one tap");
-        assert_eq!(dispatches([3, 2, 1]), 4, "remainders with one tap and with two taps");
-        assert_eq!(dispatches([8, 8, 3]), 4, "two positions of y for the first tap");
-        assert_eq!(dispatches([7, 7, 0]), 4, "different counts of positions of x");
+        assert_eq!(dispatches([16, 16, 0]), 1, "the gradient of patches must be one dispatch");
+        assert_eq!(dispatches([1, 2, 0]), 4, "remainders without taps and with one tap must not share a dispatch");
+        assert_eq!(dispatches([3, 2, 1]), 4, "remainders with one tap and with two taps must not share a dispatch");
+        assert_eq!(
+            dispatches([8, 8, 3]),
+            4,
+            "remainders whose first taps differ in the position of y must not share a dispatch"
+        );
+        assert_eq!(
+            dispatches([7, 7, 0]),
+            4,
+            "remainders with different counts of positions of x must not share a dispatch"
+        );
     }
 }

@@ -14,7 +14,7 @@ use pellucid_ir::formula::Binary;
 use pellucid_ir::kernel::{Pool, PoolPart, PoolWindows};
 
 impl GpuFamily for Pool {
-    /// Returns true if coordinates fit in 31 bits and the first output is contiguous, as the shaders require.
+    /// Returns true if shaders can compute the coordinates of all windows, and the first output is contiguous.
     fn supports_operands(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> bool {
         let [x, y] = axis_lengths(self.part, inputs, outputs);
         let fits = match &self.windows {

@@ -48,13 +48,13 @@ pub(crate) trait GpuFamily {
     }
 
     /// Returns an estimate of the loop iterations of one invocation, for families that do not divide all long loops.
-    /// Zero means that no loop is long. The rule of the family accepts the operands.
+    /// Zero means that no loop is long. The rule of the family must have accepted the operands.
     fn iterations(&self, inputs: &[OperandMeta<'_>], outputs: &[OperandMeta<'_>]) -> usize {
         let _ = (inputs, outputs);
         0
     }
 
-    /// Adds the dispatches of the kernel to a list. The rule of the family accepts the operands.
+    /// Adds the dispatches of the kernel to a list. The rule of the family must have accepted the operands.
     ///
     /// The dispatches may depend on everything except the values of run-time parameters.
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()>;
@@ -105,8 +105,8 @@ impl DispatchLimits {
 /// Returns the dispatches of a kernel that is not cached.
 ///
 /// # Errors
-/// Returns an error if the kernel is not [`Support::Native`], if its operands do not fit, or if a shader does not
-/// compile.
+/// Returns an error if the kernel is not [`Support::Native`], if the operands do not match the kernel, or if a shader
+/// does not compile.
 fn describe_new<'a>(gpu: &Gpu, kernel: &Kernel, operands: &DeviceOperands<'a>) -> Result<KernelDescription> {
     let metas = |arrays: &[DeviceArray<'a>]| -> Vec<OperandMeta<'a>> {
         arrays.iter().map(|array| OperandMeta { layout: array.layout, dtype: array.dtype }).collect()
@@ -123,7 +123,8 @@ fn describe_new<'a>(gpu: &Gpu, kernel: &Kernel, operands: &DeviceOperands<'a>) -
 /// Returns the dispatches of a kernel. Descriptions are cached.
 ///
 /// # Errors
-/// Returns an error if the backend has no shaders for the kernel, or if the operands do not fit.
+/// Returns an error if the kernel is not [`Support::Native`], if the operands do not match the kernel, or if a shader
+/// does not compile.
 pub(crate) fn describe_kernel(
     gpu: &Gpu,
     kernel: &Kernel,
@@ -151,7 +152,7 @@ mod tests {
     };
     use pellucid_ir::{Compute, DType, Layout, Shape};
 
-    /// The limits of llvmpipe for loops.
+    /// Limits with the loop limit of an adapter that terminates long loops, such as llvmpipe.
     const LIMITS: DispatchLimits = DispatchLimits { bindings: 8, iterations: MAX_ITERATIONS };
 
     /// Describes a kernel without an adapter, for operands of `f32` that its rule may reject. Returns the error.

@@ -21,8 +21,8 @@ use pellucid_ir::formula::{Binary, Program};
 use pellucid_ir::kernel::{Reduce, ReduceOp, common_shape};
 use pellucid_ir::{Compute, Error, Result, Shape};
 
-/// Returns the sizes of the parts of a sequence whose elements have loops of `iterations`. One invocation reduces up to
-/// 128 elements without a second dispatch.
+/// Returns the sizes of the parts of a sequence whose elements each need `iterations` loop iterations. One invocation
+/// reduces up to 128 elements without a second dispatch.
 fn part_sizes(iterations: usize) -> PartSizes {
     PartSizes { undivided: 128, small: 64, few_parts: 256, large: 1024, limit: max_items(iterations) }
 }
@@ -239,7 +239,7 @@ impl ReductionLaunch<'_> {
         Accumulator::declare(shader, self.reduction, self.compute, "result")
     }
 
-    /// Returns the finishing program with its uniforms, which are declared.
+    /// Declares the uniforms of the finishing program, if any. Returns the program and the names of its values.
     fn declare_finish(&self, shader: &mut ShaderBuilder) -> Option<(&Program, ProgramValues)> {
         let finish = self.kernel.finish.as_deref()?;
         Some((finish, ProgramValues::declare(shader, finish, self.kernel.params.len(), 0)))

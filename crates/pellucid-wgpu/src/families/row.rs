@@ -26,8 +26,8 @@ use pellucid_ir::kernel::{Row, common_shape};
 use pellucid_ir::{Result, Shape};
 use std::collections::{BTreeSet, HashMap};
 
-/// Returns the sizes of the parts of a row that is read in `passes`, and whose elements have loops of `iterations`. A
-/// workgroup reads an undivided row in all passes, and a part in one.
+/// Returns the sizes of the parts of a row that is read in `passes` passes, and whose elements each need `iterations`
+/// loop iterations. A workgroup reads an undivided row in all passes, and a part in one.
 fn part_sizes(passes: usize, iterations: usize) -> PartSizes {
     let (workgroup, invocation_limit) = (WORKGROUP as usize, max_items(iterations));
     let undivided = (1 << 15).min(workgroup.saturating_mul(invocation_limit / passes));
@@ -51,7 +51,7 @@ struct RowSteps<'a> {
     args: Vec<Vec<StepOperand>>,
     /// The values of the outputs.
     outputs: Vec<StepOperand>,
-    /// The number of reductions in sequence that precede the result of every step.
+    /// For every step, the number of reductions in sequence that precede its result.
     levels: Vec<usize>,
 }
 

@@ -17,10 +17,10 @@ use pellucid_ir::formula::Binary;
 use pellucid_ir::kernel::{Scan, ScanOp};
 use pellucid_ir::{Compute, Result};
 
-/// The maximum length of an undivided line, if the loops of its elements allow one.
+/// The maximum length of an undivided line. It is less if the elements need long loops ([`max_items`]).
 const MAX_SERIAL: usize = 1024;
 
-/// Returns the length of the chunks of a line whose elements need `iterations` of loops.
+/// Returns the length of the chunks of a line whose elements each need `iterations` loop iterations.
 fn chunk_length(length: usize, iterations: usize) -> usize {
     if length <= MAX_SERIAL.min(max_items(iterations)) { length } else { length.isqrt().next_power_of_two() }
 }

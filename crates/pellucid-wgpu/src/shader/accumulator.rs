@@ -15,7 +15,8 @@ use pellucid_ir::formula::Binary;
 pub(crate) enum AccumulatorOp {
     /// Combines all values. Sums of `f32` are compensated (Neumaier 1974).
     Fold(Binary),
-    /// Finds the largest value and its index, or the smallest one if `largest` is false. NaN precedes all numbers.
+    /// Finds the largest value and its index, or the smallest value if `largest` is false. NaN is selected before all
+    /// numbers.
     Arg { largest: bool, ties: TieRule },
 }
 

@@ -12,14 +12,15 @@ use pellucid_ir::lock;
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex};
 
-/// The iterations that an invocation may have, with a margin for short loops that the estimates omit.
+/// The maximum number of loop iterations of an invocation on an adapter that terminates long loops. The limit of
+/// llvmpipe is higher, which leaves a margin for short loops that the estimates omit.
 pub(crate) const MAX_ITERATIONS: usize = 60_000;
 
 /// The assumed iterations of a loop that ends at a condition, such as the sum of a series.
 const SERIES_TERMS: usize = 256;
 
 /// Returns the number of items that one invocation can process in a loop, if the loops of an item have `per_item`
-/// iterations. It is at least 1.
+/// iterations. The result is at least 1.
 pub(crate) fn max_items(per_item: usize) -> usize {
     (MAX_ITERATIONS / per_item.saturating_add(1)).max(1)
 }

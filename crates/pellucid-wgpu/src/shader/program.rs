@@ -110,7 +110,7 @@ impl ProgramValues {
         self.0.insert(InstructionOperand::Input(k as u8), name);
     }
 
-    /// Adds the lines of every step. The program is supported and has no row reductions.
+    /// Adds the lines of every step. The program must be supported and must not have row reductions.
     pub(crate) fn compute_steps(&mut self, shader: &mut ShaderBuilder, program: &Program) {
         for step in &program.steps {
             let args: Vec<&str> = step.args.iter().map(|&a| self.value(a)).collect();

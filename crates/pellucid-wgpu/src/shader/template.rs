@@ -63,7 +63,7 @@ impl AsMut<ShaderBuilder> for ShaderBuilder {
 }
 
 impl ShaderBuilder {
-    /// Adds the lines of a template, without comments. In addition to `values`, it has the constant `item_count`.
+    /// Adds the lines of a template, without comments. In addition to `values`, the template can use `$item_count`.
     pub(crate) fn template(&mut self, source: &str, values: &[(&str, &str)]) {
         self.fill_template(source, |name| named_value(values, name));
     }

@@ -1,7 +1,7 @@
 //! Types, constants and the arithmetic of floats in WGSL.
 //!
-//! A mask is a `bool`, an `i32` an `i32`, an `i64` a `vec2<u32>` whose x is the lower word, and an `f32` an `f32`. An
-//! `f64` is the `vec2<u32>` of its bits; its arithmetic uses integers, so every adapter supports it.
+//! `i32` and `f32` are the WGSL types of these names, and a mask is a `bool`. An `i64` is a `vec2<u32>` whose x is the
+//! lower word. An `f64` is the `vec2<u32>` of its bits; its arithmetic uses integers, so every adapter supports it.
 
 use super::template::named_value;
 use super::{ShaderBuilder, has_function};
@@ -92,7 +92,7 @@ impl WgslFloat {
         if self.0 == Compute::F64 { "vec2<u32>(0u, 0x3ff00000u)" } else { "1.0" }
     }
 
-    /// Returns ∞. The compiler of the driver must not see the constant.
+    /// Returns ∞ as an expression. In `f32` it is not a constant expression, because WGSL rejects infinite constants.
     pub(crate) fn infinity(self) -> &'static str {
         if self.0 == Compute::F64 { "vec2<u32>(0u, 0x7ff00000u)" } else { "bitcast<f32>(0x7f800000u ^ zero)" }
     }
@@ -102,8 +102,8 @@ impl WgslFloat {
         if self.0 == Compute::F64 { "vec2<u32>(0u, 0xfff00000u)" } else { "bitcast<f32>(0xff800000u ^ zero)" }
     }
 
-    /// Adds the lines of a template. In addition to `values`, it has the constants of the type, and calls of functions:
-    /// `$add($zero, x)`.
+    /// Adds the lines of a template. In addition to `values`, the template can use the constants of the type, and calls
+    /// of functions: `$add($zero, x)`.
     pub(crate) fn template(self, shader: &mut ShaderBuilder, source: &str, values: &[(&str, &str)]) {
         shader.fill_template(source, |name| {
             let constant = match name {

@@ -43,7 +43,7 @@ fn samples(rng: &mut Rng) -> Vec<f32> {
     values
 }
 
-/// The results of a device and of the CPU.
+/// Returns the results on the CPU and on the device, or `None` without a device or if the operation is not native.
 fn results(op: Op, operands: &[&[f32]], result: Compute) -> Option<[Vec<f64>; 2]> {
     let gpu = device()?;
     let mut p = ProgramBuilder::default();
@@ -154,7 +154,7 @@ fn special(op: Binary, a: f64, b: f64) -> f64 {
     }
 }
 
-/// Operands of special functions: all pairs of special values, and orders and arguments of all sizes.
+/// Returns operands of special functions: all pairs of special values, and orders and arguments of all sizes.
 fn special_operands() -> [Vec<f32>; 2] {
     let rng = &mut Rng(8);
     let special = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, -3.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-30, 300.0];

@@ -6,7 +6,7 @@ use pellucid_ir::backend::Backend;
 use pellucid_ir::kernel::{Attention, AttentionPart, Kernel};
 use pellucid_ir::{DType, Scalar};
 
-/// N, H, G, L, S, E and D.
+/// The sizes N, H, G, L, S, E and D of the operands.
 type HeadSizes = [usize; 7];
 
 /// Runs the forward pass and the gradient on both backends.

@@ -71,7 +71,7 @@ fn memory_is_lazy_cached_and_limited() {
     gpu.trim();
     let start = gpu.memory_stats();
     let storage = gpu.storage(1000).unwrap();
-    assert_eq!(gpu.memory_stats().in_use, start.in_use, "a storage has no memory before it is written");
+    assert_eq!(gpu.memory_stats().in_use, start.in_use, "a storage must have no memory before it is written");
     gpu.upload(&[1; 10], &storage).unwrap();
     assert_eq!(gpu.memory_stats().in_use, start.in_use + 1024);
     drop(storage);
@@ -79,7 +79,11 @@ fn memory_is_lazy_cached_and_limited() {
     assert_eq!((freed.in_use, freed.cached), (start.in_use, start.cached + 1024));
     let again = gpu.storage(1020).unwrap();
     gpu.upload(&[1; 10], &again).unwrap();
-    assert_eq!(gpu.memory_stats().system_allocations, freed.system_allocations, "the cache serves the class");
+    assert_eq!(
+        gpu.memory_stats().system_allocations,
+        freed.system_allocations,
+        "a cached buffer of the size class must be reused"
+    );
     gpu.set_memory_cap(2000);
     let more = gpu.storage(1000).unwrap();
     assert!(matches!(gpu.upload(&[1; 10], &more), Err(Error::OutOfMemory { cap: 2000, .. })));
@@ -103,7 +107,10 @@ fn outputs_of_a_failed_kernel_have_no_memory() {
     let y = gpu.storage(8).unwrap();
     let failed = gpu.run(&kernel, &[x.on_gpu(), index.on_gpu()], &[view(&y, layout, DType::F32)]);
     assert!(matches!(failed, Err(Error::IndexOutOfBounds { index: 2, .. })), "{failed:?}");
-    assert!(matches!(gpu.download(&y, 0, &mut [0; 8]), Err(Error::InvalidArgument { .. })), "the kernel wrote nothing");
+    assert!(
+        matches!(gpu.download(&y, 0, &mut [0; 8]), Err(Error::InvalidArgument { .. })),
+        "the output of a skipped kernel must have no memory"
+    );
 
     // The outputs fit below the cap, but the keys of the sort do not.
     let x = PairedArray::of(gpu, [2], &[1.0f32, 2.0]);
@@ -113,7 +120,10 @@ fn outputs_of_a_failed_kernel_have_no_memory() {
     let sort = Kernel::Sort(Sort { axis: 0, k: 2, descending: false });
     let failed = gpu.run(&sort, &[x.on_gpu()], &outputs);
     assert!(matches!(failed, Err(Error::OutOfMemory { .. })), "{failed:?}");
-    assert!(!y.buffer().is_allocated() && !positions.buffer().is_allocated(), "no output was written");
+    assert!(
+        !y.buffer().is_allocated() && !positions.buffer().is_allocated(),
+        "the outputs must have no memory after an error"
+    );
     gpu.set_memory_cap(usize::MAX);
     gpu.run(&sort, &[x.on_gpu()], &outputs).unwrap();
     gpu.download(&y, 0, &mut [0; 8]).unwrap();

@@ -18,7 +18,7 @@ fn devices() -> Option<[&'static Wgpu; 2]> {
     Some([gpu, plain])
 }
 
-/// The reductions of a row, one value for each row.
+/// Returns the program of the maximum, the minimum and, except for masks, the sum of a row.
 fn reductions(dtype: DType) -> Arc<Program> {
     let c = dtype.compute();
     let mut p = ProgramBuilder::default();

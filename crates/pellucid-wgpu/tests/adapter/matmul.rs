@@ -6,7 +6,7 @@ use pellucid_ir::kernel::{Kernel, MatMul};
 use pellucid_ir::{Compute, DType};
 use std::sync::Arc;
 
-/// tanh(product + bias), stored in `dtype` and in `f32`.
+/// Returns the epilogue tanh(product + bias), with one output in `dtype` and one in `f32`.
 fn epilogue(dtype: DType) -> Arc<Program> {
     let mut p = ProgramBuilder::default();
     let (c, bias) = (p.x(dtype), p.x(DType::F32));
@@ -71,7 +71,7 @@ fn products_of_all_tiles_match_the_cpu() {
     check_product(rng, &[2, 520], &[520, 3], DType::I64, None);
 }
 
-/// A batch is computed in large tiles, one product in small ones.
+/// The batch is computed in large tiles, and its first product alone in small tiles.
 #[test]
 fn tiles_of_all_sizes_have_the_same_bits() {
     let Some(gpu) = device() else { return };
@@ -90,7 +90,7 @@ fn tiles_of_all_sizes_have_the_same_bits() {
     assert!(bits(&batch).eq(bits(&single)));
 }
 
-/// Contiguous factors are read four elements at a time, along k or along the rows or columns.
+/// Shaders read these contiguous factors four elements at a time, along k or along the rows or columns.
 #[test]
 fn aligned_factors_match_the_cpu() {
     let Some(gpu) = device() else { return };

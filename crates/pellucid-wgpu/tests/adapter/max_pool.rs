@@ -9,7 +9,7 @@ const fn window(size: [usize; 3], stride: [usize; 3], dilation: [usize; 3], befo
     Window { size, stride, dilation, before }
 }
 
-/// Shapes of x, numbers of windows, and windows.
+/// The cases of sliding windows: the shape of x, the numbers of windows along the spatial axes, and the window.
 const CASES: [(&[usize], [usize; 3], Window); 6] = [
     (&[1, 1, 8], [1, 1, 4], window([1, 1, 2], [1, 1, 2], [1, 1, 1], [0, 0, 0])),
     (&[2, 3, 1, 6, 7], [1, 3, 4], window([1, 2, 3], [1, 2, 2], [1, 1, 1], [0, 0, 1])),

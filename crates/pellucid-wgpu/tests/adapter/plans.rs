@@ -150,7 +150,11 @@ fn launches_compute_what_the_cpu_computes_and_create_nothing_after_the_first() {
             on_cpu.launch().unwrap();
             on_gpu.launch().unwrap();
             let now = gpu.counters();
-            assert_eq!(now.submissions - before.submissions, 2, "up to the last check, and the rest");
+            assert_eq!(
+                now.submissions - before.submissions,
+                2,
+                "a launch must be two submissions: up to the last check, and the rest"
+            );
             assert!(now.dispatches - before.dispatches >= plan.launches.len() as u64);
             if launch > 0 {
                 let created = [now.buffers - before.buffers, now.bind_groups - before.bind_groups];
@@ -184,9 +188,13 @@ fn bind_groups_of_the_last_inputs_are_kept() {
         gpu.counters().bind_groups - before
     };
     assert!(created(0) > 1);
-    assert_eq!([0, 1, 0, 1].map(&mut created), [0, 1, 0, 0], "only the group of the input changes");
-    assert_eq!([2, 3, 4, 5, 6, 7, 0].map(&mut created), [1, 1, 1, 1, 1, 1, 0], "eight groups are kept");
-    assert_eq!([8, 1, 0].map(&mut created), [1, 0, 1], "the group of the oldest input is dropped");
+    assert_eq!([0, 1, 0, 1].map(&mut created), [0, 1, 0, 0], "only the bind group of a new input must be created");
+    assert_eq!(
+        [2, 3, 4, 5, 6, 7, 0].map(&mut created),
+        [1, 1, 1, 1, 1, 1, 0],
+        "the bind groups of eight inputs must be kept"
+    );
+    assert_eq!([8, 1, 0].map(&mut created), [1, 0, 1], "the bind group of the oldest input must be dropped");
 }
 
 fn expect_out_of_bounds<T: std::fmt::Debug>(result: Result<T, Error>, index: i64) {
@@ -213,7 +221,11 @@ fn a_rejected_launch_returns_the_error_and_changes_no_state() {
             upload([3, 0, -1, 1]);
             step.launch().unwrap();
             twice.launch().unwrap();
-            assert_eq!(step.output(&gpu).unwrap(), twice.output(&gpu).unwrap(), "failed launches change nothing");
+            assert_eq!(
+                step.output(&gpu).unwrap(),
+                twice.output(&gpu).unwrap(),
+                "failed launches must not change the state"
+            );
         }
     }
 }
@@ -268,16 +280,28 @@ fn invalid_plans_and_launches_are_typed_errors() {
     let add = |a, b, y| Launch::new(scaled_sum(1.0), vec![a, b], vec![y]);
     prepare(add(part(0, 0, 3), part(0, 3, 3), part(0, 6, 3))).unwrap();
     let is_invalid = |launch| matches!(prepare(launch), Err(Error::InvalidArgument { .. }));
-    assert!(is_invalid(add(part(0, 0, 3), part(0, 3, 3), part(0, 8, 3))), "an output exceeds its slot");
-    assert!(is_invalid(add(part(0, 0, 3), part(2, 3, 3), part(0, 6, 3))), "a slot does not exist");
-    assert!(is_invalid(add(part(0, 0, 3), part(0, 3, 3), part(0, 2, 3))), "operands overlap");
-    assert!(is_invalid(Launch::new(scaled_sum(1.0), vec![part(0, 0, 3)], vec![part(1, 0, 3)])), "an input is missing");
+    assert!(
+        is_invalid(add(part(0, 0, 3), part(0, 3, 3), part(0, 8, 3))),
+        "an output that exceeds its slot must be rejected"
+    );
+    assert!(
+        is_invalid(add(part(0, 0, 3), part(2, 3, 3), part(0, 6, 3))),
+        "a slot that does not exist must be rejected"
+    );
+    assert!(
+        is_invalid(add(part(0, 0, 3), part(0, 3, 3), part(0, 2, 3))),
+        "an output that overlaps an input must be rejected"
+    );
+    assert!(
+        is_invalid(Launch::new(scaled_sum(1.0), vec![part(0, 0, 3)], vec![part(1, 0, 3)])),
+        "a missing input must be rejected"
+    );
     let mut kernel = scaled_sum(1.0);
     if let Kernel::Map(map) = &mut kernel {
         map.params = Default::default();
     }
     let launch = Launch::new(kernel, vec![part(0, 0, 3), part(0, 3, 3)], vec![part(1, 0, 3)]);
-    assert!(is_invalid(launch), "a run-time parameter is missing");
+    assert!(is_invalid(launch), "a missing run-time parameter must be rejected");
 
     let launches = vec![add(part(0, 0, 3), part(0, 3, 3), part(1, 0, 3))];
     let plan = Plan { slots: vec![40, 12], launches, ..Plan::default() };
@@ -287,10 +311,16 @@ fn invalid_plans_and_launches_are_typed_errors() {
         let slots: Vec<Arc<Storage>> = slots.iter().map(|&slot| slot.clone()).collect();
         compiled.run(&slots).map_err(|failed| failed.error)
     };
-    assert!(matches!(launch(&[&x]), Err(Error::InvalidArgument { .. })), "a slot is missing");
-    assert!(matches!(launch(&[&x, &y]), Err(Error::InvalidArgument { .. })), "an input has no memory");
+    assert!(matches!(launch(&[&x]), Err(Error::InvalidArgument { .. })), "a missing slot must be rejected");
+    assert!(
+        matches!(launch(&[&x, &y]), Err(Error::InvalidArgument { .. })),
+        "an input without memory must be rejected"
+    );
     gpu.upload(&[0; 40], &x).unwrap();
-    assert!(matches!(launch(&[&x, &small]), Err(Error::InvalidArgument { .. })), "a buffer is too small");
+    assert!(
+        matches!(launch(&[&x, &small]), Err(Error::InvalidArgument { .. })),
+        "a buffer smaller than its slot must be rejected"
+    );
     let on_cpu = Cpu.storage(12).unwrap();
     assert!(matches!(launch(&[&x, &on_cpu]), Err(Error::DeviceMismatch { .. })));
     launch(&[&x, &y]).unwrap();

@@ -7,7 +7,7 @@ use pellucid_ir::kernel::{Kernel, Recurrent, RecurrentPart, RnnMode};
 use pellucid_ir::{DType, Error, Scalar};
 use pellucid_wgpu::Wgpu;
 
-/// T, N, H and P.
+/// The sizes T (steps), N (sequences), H (hidden units) and P (projected states).
 type RecurrentShape = [usize; 4];
 
 /// Makes the contents on the device equal to those on the CPU.

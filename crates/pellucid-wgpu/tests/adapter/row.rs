@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 const F32: Compute = Compute::F32;
 
-/// e^(x − max)/Σ, with two levels of reductions.
+/// Returns the program e^(x − max)/Σ e^(x − max), which has two levels of reductions.
 pub(crate) fn softmax(dtype: DType) -> Arc<Program> {
     let c = dtype.compute();
     let mut p = ProgramBuilder::default();
@@ -21,7 +21,8 @@ pub(crate) fn softmax(dtype: DType) -> Arc<Program> {
     p.build(&[(y, c, dtype, false)])
 }
 
-/// (x − mean)·g/√(variance + ε), with per-row outputs, a per-row input and the length of the row.
+/// Returns the program (x − mean)·g/√(variance + ε), which has outputs per row and an input per row, and reads the
+/// length of the row.
 pub(crate) fn layer_norm(dtype: DType) -> Arc<Program> {
     let mut p = ProgramBuilder::default();
     let (x, g) = (p.x(dtype), p.input(DType::F32, F32, true));
@@ -40,7 +41,8 @@ pub(crate) fn layer_norm(dtype: DType) -> Arc<Program> {
     p.build(&[(y, F32, dtype, false), (mean, F32, DType::F32, true), (deviation, F32, dtype, true)])
 }
 
-/// The element at the index in a per-row input, computed as a masked sum, and the minimum of the row.
+/// Returns the program that computes, for each row, the element at an index (an input per row) as a masked sum, and the
+/// minimum.
 fn selected() -> Arc<Program> {
     let mut p = ProgramBuilder::default();
     let x = p.x(DType::I32);

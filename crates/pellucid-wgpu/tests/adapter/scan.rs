@@ -34,7 +34,7 @@ fn scans_have_the_bits_of_the_cpu() {
     }
 }
 
-/// Lines that are divided: sums of floats round differently than on the CPU.
+/// Lines of these lengths are divided into chunks, so sums of floats are rounded differently than on the CPU.
 #[test]
 fn scans_of_long_lines_match_the_cpu() {
     let Some(gpu) = device() else { return };

@@ -73,7 +73,7 @@ fn many_values_are_added_in_the_order_of_their_positions() {
     check_scatter(rng, (&[40_000], &axes(&[0]), &[3000]), DType::I16, ScatterOp::Set);
 }
 
-/// More positions than one dispatch combines.
+/// Tests more positions than one dispatch combines.
 #[test]
 fn values_of_several_dispatches_are_combined_in_order() {
     let rng = &mut Rng(103);

@@ -52,7 +52,7 @@ fn sparse_products_match_the_cpu() {
     }
 }
 
-/// Rows whose term counts are close to 32,768, the maximum of one dispatch.
+/// Tests rows of up to 70,000 terms; one dispatch adds at most 32,768 terms of a row.
 #[test]
 fn long_rows_match_the_cpu() {
     let Some(gpu) = device() else { return };

@@ -228,7 +228,7 @@ pub fn erfinv(x: f64) -> f64 {
     if a <= 1.0 { y } else { f64::NAN }
 }
 
-/// Returns erf⁻¹ x for |x| < 1 of `f32`, with a relative error of 10⁻¹⁰. `single::erfinv` rounds its results.
+/// Returns erf⁻¹ x for an `f32` with |x| < 1, with a relative error of 10⁻¹⁰. `single::erfinv` rounds its results.
 #[inline(always)]
 pub fn erfinv_short(x: f64) -> f64 {
     let a = x.abs();

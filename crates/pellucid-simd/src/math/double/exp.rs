@@ -47,7 +47,7 @@ fn expm1_reduced(r: f64) -> f64 {
     (p * r).mul_add(r, r)
 }
 
-/// The largest |x| for [`exp_fast`]. Within it the result is neither subnormal nor infinite; adding n to the
+/// The largest |x| for [`exp_fast`]. Up to this limit, the result is neither subnormal nor infinite; adding n to the
 /// exponent field of eʳ therefore multiplies by 2ⁿ.
 pub const EXP_LIMIT: f64 = 707.0;
 

@@ -1,7 +1,8 @@
 //! The primitives in `f64`.
 //!
-//! The exponential and logarithm families, sine, cosine, tanh, powers, arctan and the error functions are branch-free
-//! and vectorize. The other functions call the `libm` crate once per lane. Its results are the same on every platform.
+//! The functions with the base e (`exp`, `expm1`, `ln`, `ln_1p`, `sigmoid`, `tanh`), sine and cosine up to
+//! [`TRIG_LIMIT`], powers, arctan and the error functions are branch-free and vectorize. The other functions are
+//! computed lane by lane, most of them by the `libm` crate, whose results are the same on every platform.
 
 mod erf;
 mod exp;

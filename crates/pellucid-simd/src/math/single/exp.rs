@@ -64,7 +64,7 @@ fn reduce_biased<S: F32Lanes, const BIAS: u32>(x: S) -> (S, S) {
     (biased, n.mul_add(S::splat(-LN_2_LOW), n.mul_add(S::splat(-LN_2_HIGH), x)))
 }
 
-/// The largest |x| for [`exp_fast`]. Within it the result is neither subnormal nor infinite; adding n to the
+/// The largest |x| for [`exp_fast`]. Up to this limit, the result is neither subnormal nor infinite; adding n to the
 /// exponent field of eʳ therefore multiplies by 2ⁿ.
 pub const EXP_LIMIT: f32 = 86.0;
 

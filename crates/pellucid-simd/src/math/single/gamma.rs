@@ -1,6 +1,6 @@
 //! The gamma family in `f32`. On the usual range it is computed in `f64` without branches, which on vectors is several
-//! times as fast as the functions of [`gamma`]. These compute the rest of the range. The results are rounded once; the
-//! error before this rounding is below 10⁻⁹, relative to the result.
+//! times as fast as the functions of [`gamma`]. Those functions compute the rest of the range. The results are rounded
+//! once; the error before this rounding is below 10⁻⁹, relative to the result.
 
 use super::FunctionOfOrder;
 use crate::math::double::{exp_fast, exp_short, ln, ln_short, polynomial};

@@ -14,7 +14,7 @@ pub fn pow(a: f32, b: f32) -> f32 {
     let t = if t > 200.0 { 200.0 } else { t };
     let t = if t < -200.0 { -200.0 } else { t };
     let y = double::exp_short(t) as f32;
-    // A power of 0 or ∞ is 0 or ∞.
+    // A power of 0 or ∞ is 0 or ∞, except in the cases below.
     let is_extreme = magnitude == 0.0 || magnitude == f32::INFINITY;
     let extreme = if (magnitude > 1.0) == (b > 0.0) { f32::INFINITY } else { 0.0 };
     let y = if is_extreme { extreme } else { y };

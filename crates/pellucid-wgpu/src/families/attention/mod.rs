@@ -15,8 +15,8 @@
 //! logarithm of the sum of the exponentials of the scores of a query; the output pass stores it. The softmax of the
 //! output is computed online (Milakov & Gimelshein 2018; Dao et al. 2022): if a block has a larger maximum, the sums so
 //! far are scaled down. The gradient passes compute P = exp(scores − λ)/Σ exp(scores − λ): they divide by the sum,
-//! because it is not exactly 1 for the rounded λ. The query pass stores the reciprocals of these sums and Σ Ω·O for the
-//! other two passes.
+//! because it is not exactly 1 for the rounded λ. The pass `QueryGradient` stores the reciprocals of these sums and
+//! Σ Ω·O for the other two gradient passes.
 
 mod pass;
 mod template;
@@ -39,8 +39,8 @@ impl GpuFamily for Attention {
         let group_size = heads.div_ceil(kv_heads.max(1));
         let blocks = keys.max(queries.saturating_mul(group_size)).div_ceil(BLOCK);
         let elements = qk_width + v_width;
-        // A block of short vectors has about 44 iterations, and each further element of a vector adds less than one. In
-        // `f64`, every element and every column of a block adds more.
+        // For a block of 32 columns, an invocation has about 44 loop iterations if the vectors are short, and less than
+        // one more for each further element of the vectors. In `f64`, every element and every column adds more.
         let compute = inputs[0].dtype.compute();
         let products = match is_narrow(compute) {
             true => 44 + elements,

@@ -12,7 +12,7 @@ use crate::shader::{
 use pellucid_ir::kernel::{Attention, AttentionSizes};
 use pellucid_ir::{Compute, DType, Scalar};
 
-/// The rows and columns of a block of scores. The order of accumulation depends on this number.
+/// The number of rows, and of columns, of a block of scores. The order of accumulation depends on it.
 pub(super) const BLOCK: usize = 32;
 
 /// The output that a dispatch computes.
@@ -132,7 +132,7 @@ impl<'a> AttentionPass<'a, '_> {
         let quads =
             if compute == Compute::F64 { 1 } else { [4, 2, 1][usize::from(width <= 64) + usize::from(width <= 32)] };
         let tile = WorkgroupTile { compute, grid: [8, 8], quads: [1, quads] };
-        // The query pass writes its statistics even if it has no output.
+        // `QueryGradient` also writes the statistics, so it needs a tile even if its output has no columns.
         let width_tiles = width.div_ceil(tile.width()).max(1);
         let row_tiles = rows.div_ceil(BLOCK);
         let items = batch * row_heads * row_tiles * width_tiles;
@@ -163,7 +163,8 @@ impl AsMut<ShaderBuilder> for PassShader<'_, '_, '_> {
 }
 
 impl<'a> PassShader<'_, 'a, '_> {
-    /// Adds the lines of a template. All templates have the values of this function.
+    /// Adds the lines of a template. In addition to `values`, the template can use `$rows`, `$columns`, `$scale` and
+    /// `$block`.
     fn template(&mut self, source: &str, values: &[(&str, &str)]) {
         let ([rows, columns], scale, block) = (&self.limits, &self.scale, format!("{BLOCK}u"));
         self.float.template(&mut self.shader, source, &[values, values![rows, columns, scale, block]].concat());

@@ -2,7 +2,7 @@
 //!
 //! A `$name` is a value or the lines of a part; a call such as `$add(a, b)` is a function of the float type.
 
-/// One dispatch. `$visit_head` is [`QUERY_HEAD`] or [`KEY_HEAD`].
+/// The shader of one dispatch. `$visit_head` is [`QUERY_HEAD`] or [`KEY_HEAD`].
 pub(super) const PASS: &str = "
     let first_output_column = group % $width_tiles * $tile_width;
     let first_row = group / $width_tiles % $row_tiles * $block;
@@ -23,7 +23,7 @@ pub(super) const QUERY_HEAD: &str = "
     $finish_rows
 ";
 
-/// The rows are the keys of one head, to which all query heads that share it contribute.
+/// The rows are the keys of one key head. All query heads that share this head contribute to the rows.
 pub(super) const KEY_HEAD: &str = "
     let group_head = head;
     for (var group_index = 0u; group_index < $group_size; group_index = group_index + 1u) {
@@ -92,7 +92,7 @@ pub(super) const COMBINE_ROWS: &str = "
     }
 ";
 
-/// The running maximum of every row.
+/// Declares the running maximum of every row.
 pub(super) const SOFTMAX_ROWS: &str = "
     var row_max = array<$real, 4>($negative_infinity, $negative_infinity, $negative_infinity, $negative_infinity);
 ";
@@ -140,8 +140,8 @@ pub(super) const SOFTMAX_WEIGHTS: &str = "
     $scale_total
 ";
 
-/// Replaces the scores by the weights P, or by the gradients X of the scores. In the query pass, the weights are not
-/// divided by their sums yet.
+/// Replaces the scores by the weights P, or by the gradients X of the scores. In the pass `QueryGradient`,
+/// the weights are not divided by their sums yet.
 pub(super) const GRADIENT_WEIGHTS: &str = "
     for (var j = 0u; j < 4u; j = j + 1u) {
         $load_query

@@ -38,7 +38,7 @@ impl GpuFamily for Recurrent {
         let compute = inputs[0].dtype.compute();
         // The products of a step sum over units, or over the gates of all units.
         let product_iterations: usize = if is_narrow(compute) { 1 } else { WIDE_PRODUCT_ITERATIONS };
-        // An invocation computes 16 gates, or their gradients.
+        // An invocation computes 16 gates, or the gradients of 16 gates.
         let cell_iterations = 16 * iterations(&WgslFloat(compute).call("tanh", &["x"]));
         (product_iterations * 4).saturating_mul(sizes.hidden.max(sizes.state)).saturating_add(cell_iterations)
     }

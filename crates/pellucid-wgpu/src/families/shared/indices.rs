@@ -132,7 +132,7 @@ impl IndexedAxes {
 
     /// Adds the lines that compute the offset of the element that indices select, and returns its name. `start` is the
     /// offset for indices 0. `indices` contains the elements of every index array and the offset of the index in them.
-    /// All indices are in bounds.
+    /// All indices must be in bounds.
     pub(in crate::families) fn offset<'o>(
         &self,
         shader: &mut ShaderBuilder,

@@ -212,7 +212,7 @@ impl KeySort {
     /// Adds the dispatches that sort all lines by keys that are computed from `inputs`.
     ///
     /// `key` declares its parameters, adds the lines that compute the key of element `i` of line `line`, and returns
-    /// the key. There are at most [`MAX_KEYS`] elements.
+    /// the key. There must be at most [`MAX_KEYS`] elements.
     pub(in crate::families) fn sort(
         self,
         list: &mut DispatchList<'_>,

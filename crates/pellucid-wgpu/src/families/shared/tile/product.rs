@@ -220,7 +220,7 @@ impl TiledProduct<'_, '_> {
         shader
     }
 
-    /// Returns the epilogue with its uniforms, which are declared.
+    /// Declares the uniforms of the epilogue, if any. Returns the epilogue and the names of its values.
     fn declare_epilogue(&self, shader: &mut ShaderBuilder) -> Option<(&Program, ProgramValues)> {
         let epilogue = self.epilogue?;
         Some((epilogue, ProgramValues::declare(shader, epilogue, 0, 0)))
