@@ -186,7 +186,7 @@ impl PreparedLaunch {
     }
 }
 
-/// Returns true if the plan packs weights and a slot holds an external tensor that the plan only reads.
+/// Returns true if the plan packs weights and slot `slot` holds an external tensor that the plan only reads.
 fn is_weight(plan: &Plan, slot: usize) -> bool {
     let is_written = || plan.launches.iter().flat_map(|launch| &launch.outputs).any(|o| o.slot == slot);
     plan.packs_weights && matches!(plan.role(slot), SlotRole::State | SlotRole::Constant) && !is_written()

@@ -57,7 +57,8 @@ impl<'a> Evaluator<'a> {
     /// Schedules a program for segments over the axes `inner`.
     ///
     /// `staged(k)` is true if input `k` must be copied to a buffer although it is contiguous. `own_results` returns
-    /// true if the caller provides memory for any number of results.
+    /// true if the evaluator needs no memory for the results of a schedule, because the caller always replaces their
+    /// addresses by its own. The length of a tile is then not limited by buffers.
     pub(crate) fn new(
         program: &'a PreparedProgram,
         params: &Params,

@@ -148,8 +148,8 @@ impl<'a> ProgramLowering<'a> {
         Ok(())
     }
 
-    /// Returns the loop of the chains that can contain a step: for a step on masks, the loop that computes its first
-    /// mask.
+    /// Returns the loop of the chains that can contain a step. A step on masks belongs to the same chain loop as the
+    /// step that computes its first mask.
     fn chain_loop(&self, step: &formula::Step, args: &[ValueSlot]) -> Option<ChainLoop> {
         if step.compute != Compute::Mask {
             return loops::chain(step.compute, self.isa);

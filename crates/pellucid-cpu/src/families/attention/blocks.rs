@@ -231,7 +231,7 @@ impl<T: Float> AttentionProblem<'_, T> {
     /// The [array contract](AttentionProblem#the-array-contract) holds; `dq`, `dk` and `dv` are outputs.
     pub(super) unsafe fn compute_gradient(&self, arrays: &AttentionGradientArrays<T>) -> Result<()> {
         let AttentionSizes { heads, kv_heads, queries, keys, qk_width, v_width, .. } = self.sizes;
-        // The number of queries of a chunk is chosen so that their scores stay in the cache.
+        // The size of a chunk of queries is chosen so that the scores of these queries stay in the cache.
         let chunk_queries = (KEPT_SCORES / padded_row_len(keys) / BLOCK_ROWS * BLOCK_ROWS)
             .clamp(BLOCK_ROWS, queries.next_multiple_of(BLOCK_ROWS).max(BLOCK_ROWS));
         let panels =
@@ -275,7 +275,7 @@ impl<T: Float> AttentionProblem<'_, T> {
                             let end = self.visible_keys(chunk.end);
                             threads.for_each(end.div_ceil(BLOCK_ROWS), |_, i| {
                                 let key_block = i * BLOCK_ROWS..end.min((i + 1) * BLOCK_ROWS);
-                                // In causal attention, a query does not attend to the keys after it.
+                                // In causal attention, query i attends only to the keys 0..=i.
                                 let skip = if self.kernel.causal { key_block.start.saturating_sub(first) } else { 0 };
                                 let add = key_block.start < written;
                                 for (weights, factor, to, width) in
@@ -402,8 +402,8 @@ impl<T: Float> AttentionProblem<'_, T> {
 
     /// Calls `work(sequence, head, threads, scratch)` for every head of keys and values.
     ///
-    /// `scratch` has `scratch_len(threads)` elements. Heads are distributed over threads if there are at least as many
-    /// heads as threads.
+    /// `scratch` has `scratch_len(threads)` elements. Large computations use several threads: the heads are distributed
+    /// over them if there are at least as many heads as threads, otherwise all threads compute each head together.
     ///
     /// # Errors
     /// Returns an error if scratch memory cannot be allocated.

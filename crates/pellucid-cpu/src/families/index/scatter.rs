@@ -227,7 +227,7 @@ const PREFETCH_BYTES: usize = 512;
 
 /// Calls `f` for every pair of an element of y and a value, in order.
 ///
-/// `slice` holds the strides within a slice.
+/// `slice` is the index space of the elements of a slice, with their strides in y and in the values.
 ///
 /// # Safety
 /// 1. For every slice of `block` and every offset within it, `y` is valid for reads and writes, and `values` is valid

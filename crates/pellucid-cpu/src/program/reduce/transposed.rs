@@ -15,8 +15,8 @@ use pellucid_runtime::threads::GRAIN;
 use pellucid_runtime::workspace::parallel_ranges_with_workspace;
 use std::ops::Range;
 
-/// The largest number of rows of a panel. The number of its elements is a multiple of 128, as a running reduction
-/// requires of every part but the last.
+/// The largest number of rows of a panel. The number of elements of a panel is a multiple of 128, because a running
+/// reduction requires this of every part but the last.
 const PANEL_ROWS: usize = 128;
 
 /// The number of rows whose elements fill a cache line of the input, for elements of four bytes.

@@ -24,8 +24,8 @@ pub(super) struct TransposedBlocks<'a> {
     pub(super) schedule: &'a KernelSchedule,
     /// The number of rows of a tile.
     pub(super) width: usize,
-    /// The number of adjacent elements of a row that a loop processes together. The values per row are repeated as
-    /// often.
+    /// The number of adjacent elements of a row that a loop processes together. Each value per row is repeated as many
+    /// times.
     pub(super) repeats: usize,
     /// The axes of the elements in the order of a tile: the axes of a row, then the last axis that numbers the rows.
     pub(super) axes: StridedAxes,

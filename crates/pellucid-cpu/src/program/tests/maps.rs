@@ -3,7 +3,7 @@ use crate::program::map::run_map;
 use pellucid_ir::kernel::{Map, Params};
 use std::sync::Arc;
 
-/// Asserts that `program` computes the values of the reference.
+/// Asserts that `program` yields the same results as the scalar reference.
 pub(crate) fn check_map(
     program: &Arc<Program>,
     params: &Params,

@@ -186,7 +186,8 @@ fn lu_solve_and_cofactors() {
     }
 }
 
-/// The bits of a matrix do not depend on its position in a batch, which is factored in groups of 16.
+/// The bits of the factors of a matrix do not depend on its position in the batch, although a batch is factored in
+/// groups of 16 matrices.
 #[test]
 fn a_matrix_has_the_same_bits_alone_and_in_a_batch() {
     let values = numbers(40 * 64, 1000, 5);
