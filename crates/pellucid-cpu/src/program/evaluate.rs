@@ -13,7 +13,7 @@ use pellucid_ir::kernel::Params;
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch::padded;
 
-/// The size of all buffers of a tile together, in bytes.
+/// The approximate size of all buffers of a tile together, in bytes. It determines the length of a tile.
 ///
 /// Values that a fused chain passes on in registers have no buffer, so only a few buffers are in use at a time. Longer
 /// loop calls save more time than keeping all buffers in L1.
@@ -29,7 +29,7 @@ pub(crate) struct Evaluator<'a> {
     pub(crate) inner: &'a [StridedAxis],
     /// The access pattern of every input.
     patterns: List<AccessPattern, 8>,
-    /// True for each input that is copied to a buffer before any result is written.
+    /// True for each input whose elements are copied to a buffer before the results of a tile are written.
     staged: List<bool, 8>,
     /// The bytes of every uniform.
     uniforms: List<u64, 8>,

@@ -53,7 +53,7 @@ pub(super) struct AttentionProblem<'a, T> {
     pub(super) mask: Option<AttentionMask<T>>,
 }
 
-/// The additional operands and the outputs of the gradient.
+/// The operands of the gradient in addition to those in [`AttentionProblem`], and its outputs.
 pub(super) struct AttentionGradientArrays<T> {
     /// Ω, the gradient of the output.
     pub(super) g: MatrixStack<T>,
@@ -292,7 +292,8 @@ impl<T: Float> AttentionProblem<'_, T> {
                             written = written.max(end);
                         }
                     }
-                    // No query attends to the keys from `written` on, so their gradients are 0.
+                    // No query attends to the keys with index `written` and above, so the gradients of these keys and
+                    // their values are 0.
                     for (to, width) in [(dk, qk_width), (dv, v_width)] {
                         for key in written..keys {
                             std::slice::from_raw_parts_mut(to.element_ptr(key, 0), width).fill(<T as Real>::ZERO);
@@ -440,9 +441,9 @@ impl<T: Float> AttentionProblem<'_, T> {
         Ok(())
     }
 
-    /// Prefetches the operands of the next head: the same rows of its queries and of the arrays in `others` (pairs of
-    /// an array and its width), and, if its keys and values differ from those of this head, a proportional part of
-    /// them. The heads are interleaved in memory, so their rows are too short for the hardware prefetcher.
+    /// Prefetches operands of the next head: the rows `queries` of its queries and of its matrices in `others` (pairs
+    /// of an array and its width) and, if the next head uses other keys and values than this head, a proportional part
+    /// of these. The heads are interleaved in memory, so their rows are too short for the hardware prefetcher.
     fn prefetch_next_head(
         &self,
         sequence: usize,

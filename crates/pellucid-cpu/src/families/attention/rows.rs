@@ -1,4 +1,4 @@
-//! Rows of scores: the softmax of the scores, and its gradient.
+//! The softmax of rows of scores, and its gradient.
 //!
 //! Sums are accumulated in [`VIRTUAL_LANES`] lanes and reduced by a fixed tree, independent of the vector length. Loops
 //! are not passed as closures: a closure that is not inlined would be compiled without the instruction set of the

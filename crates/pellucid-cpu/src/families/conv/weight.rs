@@ -128,7 +128,7 @@ struct ImageChunk<T> {
     y_image_stride: isize,
     /// The offset of every tap of every channel of a group.
     taps: OffsetList,
-    /// The offset of every window: of all images and all output positions.
+    /// The offset of every window of the chunk: for each of its images and each output position.
     windows: OffsetList,
 }
 

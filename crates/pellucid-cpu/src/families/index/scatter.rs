@@ -99,7 +99,7 @@ impl<'a> ScatterTask<'a> {
         Ok(())
     }
 
-    /// Combines all values with y.
+    /// Combines all values with the elements of y at their indices.
     fn combine<V, S>(&self, reduction: ScatterOp, y: ScatterArray<'_, S>)
     where
         V: StorageElement<Compute = S::Compute>,

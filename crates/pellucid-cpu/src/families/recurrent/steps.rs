@@ -96,7 +96,7 @@ struct BatchPart {
 }
 
 impl<T: Float> RecurrentProblem<'_, T> {
-    /// Computes all states.
+    /// Computes the states of all steps.
     ///
     /// # Errors
     /// Returns an error if memory cannot be allocated.
@@ -126,7 +126,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
         Ok(())
     }
 
-    /// Computes all states of a part of the batch.
+    /// Computes the states of all steps for a part of the batch.
     ///
     /// # Safety
     /// The [array contract](RecurrentProblem#the-array-contract) holds for the rows of the part. If the states are
@@ -194,7 +194,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
         }
     }
 
-    /// Computes all gradients.
+    /// Computes the gradients of the gates in all steps, and of the initial states.
     ///
     /// # Errors
     /// Returns an error if memory cannot be allocated.
@@ -218,7 +218,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
         Ok(())
     }
 
-    /// Computes all gradients of a part of the batch.
+    /// Computes the gradients of the gates in all steps, and of the initial states, for a part of the batch.
     ///
     /// # Safety
     /// The [array contract](RecurrentProblem#the-array-contract) holds for the rows of the part. `cell_state_grads` is

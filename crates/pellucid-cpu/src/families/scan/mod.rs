@@ -1,7 +1,7 @@
 //! Cumulative reductions along one axis: sum, product, maximum, minimum and ln Σ exp.
 //!
-//! Elements are accumulated in the order of their indices along the axis, so the bits do not depend on layouts, threads
-//! or instruction sets. Sums and products of `f32` and half precision accumulate in `f64`.
+//! Elements are accumulated in ascending or descending order of their indices along the axis, so the bits do not depend
+//! on layouts, threads or instruction sets. Sums and products of `f32` and half precision accumulate in `f64`.
 //!
 //! The *lines* along the axis are independent. Lines whose elements are adjacent in memory are processed together as
 //! vectors. Otherwise blocks of a few lines are transposed, so that the elements of the lines are adjacent.
@@ -127,8 +127,8 @@ impl<W: Accumulate> RunningReduction<W> for RunningProduct {
     }
 }
 
-/// The cumulative maximum (or minimum) and its index, which is the last index of equal elements. After a NaN, all
-/// results are NaN.
+/// The cumulative maximum (or minimum) and its index. Among equal elements, it is the index of the element that is
+/// processed last. After a NaN, all results are NaN.
 struct RunningExtremum<const MAX: bool>;
 
 impl<W: ComputeScalar, const MAX: bool> RunningReduction<W> for RunningExtremum<MAX> {

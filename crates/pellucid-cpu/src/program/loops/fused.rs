@@ -158,7 +158,7 @@ struct BlockPosition<V: FloatVector, const STEP: usize, const FULL: bool> {
 }
 
 impl<V: FloatVector, const STEP: usize, const FULL: bool> BlockPosition<V, STEP, FULL> {
-    /// The elements from one vector to the next.
+    /// The number of elements between the starts of two adjacent vectors.
     const STRIDE: usize = if STEP == 0 { V::LANES } else { STEP };
 
     /// Loads vector `i` of the tile at `p`.

@@ -15,7 +15,7 @@ use crate::strided::{StridedAxes, StridedAxis};
 /// would be so narrow that their runs in memory are too short.
 const TILE_BYTES: usize = 96 << 10;
 
-/// The number of rows of a tile: at least a vector, and at most enough to amortize a loop call.
+/// The minimum and the maximum number of rows of a tile: a full vector, and enough rows to amortize a loop call.
 const WIDTHS: (usize, usize) = (16, 512);
 
 /// The division of rows into transposed tiles.
