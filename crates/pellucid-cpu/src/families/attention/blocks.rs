@@ -472,7 +472,7 @@ impl<T: Float> AttentionProblem<'_, T> {
         }
     }
 
-    /// Returns the number of keys that are visible to the queries before `end`.
+    /// Returns the number of keys that the queries before `end` can attend to without regard to the mask.
     fn visible_keys(&self, end: usize) -> usize {
         if self.kernel.causal { end.min(self.sizes.keys) } else { self.sizes.keys }
     }

@@ -77,7 +77,8 @@ pub(super) fn padded_row_len(keys: usize) -> usize {
 }
 
 impl<T: Float> ScoreBlock<T> {
-    /// Returns the number of keys that a query attends to; the keys after them have weight 0.
+    /// Returns the number of keys, counted from the first, that a query can attend to without regard to the mask. The
+    /// keys after them have weight 0.
     fn visible_keys(&self, query: usize) -> usize {
         if self.causal { self.keys.min(query + 1) } else { self.keys }
     }

@@ -222,7 +222,7 @@ per_isa! {
     }
 }
 
-/// The number of bytes of the next slice that are prefetched.
+/// The number of bytes of the next slice of y that are prefetched.
 const PREFETCH_BYTES: usize = 512;
 
 /// Calls `f` for every pair of an element of y and a value, in order.

@@ -40,8 +40,8 @@ static PACKED_WEIGHTS: Mutex<Vec<Weak<PackedWeight>>> = Mutex::new(Vec::new());
 pub(crate) struct WeightOfProduct(Mutex<Option<Arc<PackedWeight>>>);
 
 impl WeightOfProduct {
-    /// Returns an unpacked `WeightOfProduct` for a product of a plan, or `None` if packed panels of `b` would not make
-    /// the product faster. The addresses of the operands are not used.
+    /// Returns an unpacked `WeightOfProduct` for a product of a plan, or `None` if the product cannot use packed panels
+    /// of `b` or would not be faster with them. The addresses of the operands are not used.
     pub(crate) fn for_product(a: &Operand<'_>, b: &Operand<'_>, outputs: &[Operand<'_>]) -> Option<WeightOfProduct> {
         let (rank, out) = (a.shape().rank(), outputs.first()?);
         let single = b.shape().iter().rev().skip(2).all(|&len| len == 1);
