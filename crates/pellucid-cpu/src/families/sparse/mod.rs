@@ -92,8 +92,8 @@ unsafe fn elements<'a, T>(first: SharedPtr<T>, count: usize) -> &'a [T] {
     }
 }
 
-/// A sparse matrix in CSR format. The starts ascend and are at most the number of terms, and every column is less
-/// than the width.
+/// A sparse matrix in CSR format. The starts never decrease and are at most the number of terms, and every column is
+/// less than the width.
 struct CsrRows<'a, T> {
     starts: &'a [i64],
     columns: &'a [i64],
@@ -105,7 +105,7 @@ impl<'a, T> CsrRows<'a, T> {
     /// Creates the rows of a matrix from its operands. `width` is the number of columns.
     ///
     /// # Errors
-    /// Returns an error if a column or a start is out of range, or if the starts do not ascend.
+    /// Returns an error if a column or a start is out of range, or if a start is less than the previous one.
     fn new(
         kernel: &SparseProduct,
         starts: &'a [i64],

@@ -74,8 +74,8 @@ fn factors(kernel: Factorization, inputs: &[&MatrixStack], dtype: DType, layout:
     outputs
 }
 
-/// Runs a factorization in both dtypes and all layouts, on 1, 2 and 8 threads, and asserts that all results have the
-/// same bits. Calls `check` with the factors and the tolerance of each dtype.
+/// Runs a factorization in both dtypes and all layouts, on 1, 2 and 8 threads, and asserts that all results of a dtype
+/// have the same bits. Calls `check` with the factors and the tolerance of each dtype.
 fn check_all(kernel: Factorization, inputs: &[&MatrixStack], check: impl Fn(&[MatrixStack], f64)) {
     for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 2e-5)] {
         let plain = factors(kernel, inputs, dtype, TestLayout::Plain);
