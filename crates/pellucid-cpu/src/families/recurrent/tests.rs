@@ -48,7 +48,7 @@ pub(super) fn inputs(k: &Recurrent, [t, n, h, p]: LayerShape) -> Vec<(Vec<usize>
     shapes.into_iter().enumerate().map(filled).collect()
 }
 
-/// Returns lengths of the sequences.
+/// Returns a length from 0 to `steps` for each sequence.
 fn lengths_of(steps: usize, batch: usize) -> Vec<i64> {
     (0..batch).map(|n| ((n * 7 + 2) % (steps + 1)) as i64).collect()
 }
@@ -57,7 +57,7 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// Returns all states and all c, computed step by step.
+/// Returns the states h and the cell states c before the first step and after each step, computed by naive loops.
 pub(super) fn naive(k: &Recurrent, [steps, batch, h, p]: LayerShape, x: &[Vec<f64>]) -> [Vec<f64>; 2] {
     let (gates, w, bias) = (&x[0], &x[1], &x[2]);
     let lengths = lengths_of(steps, batch);

@@ -3,8 +3,8 @@
 //! A block of values stays in registers while the loop applies all instructions of the chain to it. Only results that
 //! other instructions or outputs read are written to memory. Each instruction rounds once, as its own loop does, so a
 //! chain is bit-identical to the separate loops. The most important functions (`exp`, `tanh`, ...) are computed in
-//! registers if no value of the block is rare. All other functions, and blocks with a rare value, go through memory to
-//! the loop of the function.
+//! registers if the vector type supports this and no value of the block is rare. Otherwise, and for all other
+//! functions, the block goes through memory to the loop of the function.
 
 use super::fold::{LANES, ROWS};
 use super::fused_instr::{Comparison, FusedInstr, MaskUpdate};
@@ -425,7 +425,8 @@ unsafe fn store_block<V: FloatVector, const R: usize, const FULL: bool>(
     }
 }
 
-/// Applies F to all elements: in registers, or by the loop `f` if an element is rare.
+/// Applies F to all elements: in registers if the vectors have a fused multiply-add and no element is rare, otherwise
+/// by the loop `f`.
 ///
 /// # Safety
 /// The processor has the instruction set of the loop `f`, which computes F.
