@@ -57,8 +57,9 @@ impl<'a> Evaluator<'a> {
     /// Schedules a program for segments over the axes `inner`.
     ///
     /// `staged(k)` is true if input `k` must be copied to a buffer although it is contiguous. `own_results` returns
-    /// true if the evaluator needs no memory for the results of a schedule, because the caller always replaces their
-    /// addresses by its own. The length of a tile is then not limited by buffers.
+    /// true if the evaluator needs no memory for the results of a schedule, because there are none or the caller
+    /// replaces their addresses by its own. Buffers then do not limit the length of a tile, unless other values need
+    /// them.
     pub(crate) fn new(
         program: &'a PreparedProgram,
         params: &Params,

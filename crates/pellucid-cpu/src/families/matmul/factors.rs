@@ -141,7 +141,7 @@ impl<'a> ProductArray<'a> {
     }
 }
 
-/// One factor converted to another dtype.
+/// A copy of a factor in another dtype or layout.
 pub(super) struct ConvertedFactor {
     memory: CpuBuffer,
     shape: Shape,

@@ -93,7 +93,7 @@ unsafe fn run_fused<V: FloatVector, const R: usize>(links: &[FusedOperands], sum
     debug_assert!(
         has_aligned_non_temporal_outputs::<V::Scalar>(links)
             && (sum.is_null() || links.iter().all(|l| !l.non_temporal)),
-        "the destinations of non-temporal stores must be aligned alike"
+        "non-temporal stores require equally aligned destinations, and a loop without a sum"
     );
     let (mut done, sum) = (0, sum.cast::<V::Scalar>());
     // SAFETY: the caller guarantees the contract of `ChainLoop`. `done` plus the size of each block is at most n, or
