@@ -1,8 +1,8 @@
 //! A plan prepared for repeated launches on the CPU.
 //!
-//! A [`CheckedPlan`] has operands that their families accept. Preparation also checks once that they are within their
-//! slots. A map over dense operands is stored as slot offsets and a size. A launch looks up the start of each slot,
-//! checks the sizes of the buffers, and runs the kernels in order.
+//! The kernel families accept the operands of a [`CheckedPlan`]. Preparation also checks once that the operands are
+//! within their slots. A map over dense operands is stored as slot offsets and a size. A launch looks up the start of
+//! each slot, checks the sizes of the buffers, and runs the kernels in order.
 
 use crate::families::{self, WeightOfProduct};
 use crate::operand::{self, Operand, Operands};

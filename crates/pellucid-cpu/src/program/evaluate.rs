@@ -23,7 +23,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 pub(crate) struct Evaluator<'a> {
     /// The program.
     pub(crate) program: &'a PreparedProgram,
-    /// Its schedule for these inputs.
+    /// The schedule of the program for these inputs.
     pub(crate) schedule: &'a KernelSchedule,
     /// The axes of a segment.
     pub(crate) inner: &'a [StridedAxis],

@@ -79,9 +79,9 @@ struct ProgramLowering<'a> {
     isa: Isa,
     /// The slot of the first step's result.
     first_step: usize,
-    /// The slot that every tile register holds at this point of the program.
+    /// For each tile register, the slot of the value that it holds at this point of the program.
     registers: Vec<ValueSlot>,
-    /// The slot that every row register holds at this point of the program.
+    /// For each row register, the slot of the value that it holds at this point of the program.
     row_registers: Vec<ValueSlot>,
     /// The steps lowered so far.
     steps: Vec<PreparedStep>,

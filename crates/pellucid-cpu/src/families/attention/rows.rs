@@ -14,7 +14,7 @@ use std::ops::Range;
 
 /// The number of queries of a block, and of keys of a block in the backward pass. It is small, because all queries of a
 /// block are multiplied by every key that is visible to the last query, even if earlier queries do not attend to the
-/// key. The order of accumulation depends on this number, so it is the same on all machines.
+/// key. The order of accumulation depends on this number, so the number is the same on all machines.
 pub(super) const BLOCK_ROWS: usize = 32;
 
 /// The mask of all heads.

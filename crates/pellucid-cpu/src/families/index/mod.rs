@@ -98,7 +98,7 @@ struct IndexedAxis {
     stride: isize,
 }
 
-/// The pairs of slices that index positions refer to: one of the array and one of the values.
+/// For every index position, a pair of slices: one of the array and one of the values.
 ///
 /// An axis along which the indices do not change is not an axis of the positions. It belongs to the slices or to the
 /// *outer space*; all positions are visited again for every point of the outer space. An axis belongs to the outer

@@ -225,7 +225,7 @@ impl LaneAxis {
     }
 }
 
-/// One factor as matrices of pairs, which replace the axis of k by an axis of half the length.
+/// A factor as matrices of pairs: the axis of k has half the length of the axis of the factor.
 pub(super) struct PairFactor {
     matrices: PairMatrices,
     shape: Shape,

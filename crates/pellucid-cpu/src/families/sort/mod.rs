@@ -163,7 +163,7 @@ sortable! {
 #[inline(always)]
 fn directed_key<T: Sortable>(x: T, descending: bool) -> u64 {
     let largest = u64::MAX >> (64 - T::BITS);
-    // No float other than NaN has the largest key, and `key` returns `None` for no integer.
+    // NaN has the largest key, which no other float has. Integers are never NaN.
     let key = x.key().unwrap_or(largest);
     if descending { largest - key } else { key }
 }

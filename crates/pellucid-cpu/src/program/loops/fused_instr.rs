@@ -54,9 +54,9 @@ impl Comparison {
 pub(crate) enum MaskUpdate {
     /// The comparison replaces the mask.
     Replace,
-    /// The mask becomes its conjunction with the comparison.
+    /// The conjunction of the mask and the comparison replaces the mask.
     And,
-    /// The mask becomes its disjunction with the comparison.
+    /// The disjunction of the mask and the comparison replaces the mask.
     Or,
 }
 

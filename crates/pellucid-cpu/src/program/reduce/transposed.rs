@@ -1,7 +1,7 @@
 //! Reductions of transposed inputs, which are contiguous along a reduced axis before the last one.
 //!
 //! The elements of a sequence are reduced in row-major order, in which such an input is read with a large stride.
-//! Therefore its panels are transposed first, as for maps.
+//! Therefore the input is transposed first, panel by panel, as for maps.
 
 use super::{PreparedReduction, RESULTS, SequenceReduction};
 use crate::program::evaluate::Evaluator;
