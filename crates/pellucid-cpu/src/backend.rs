@@ -90,7 +90,7 @@ impl Backend for Cpu {
         size: usize,
         inputs: &BorrowGuard<'_, DenseView<'_>>,
     ) -> Result<Arc<Storage>> {
-        // The storage is created first, while its few arguments are still in registers.
+        // Creating the storage first is faster, because its few arguments are still in registers here.
         let storage = Arc::new(Storage::new(CpuBuffer::scratch(program.output_bytes(size)?)?));
         // SAFETY: the new buffer has space for `size` output elements, and no other thread or input refers to it
         // (clauses 1 and 2 of `run_dense`). The guard holds the borrow words of the inputs (clause 3).

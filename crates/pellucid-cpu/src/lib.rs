@@ -12,7 +12,7 @@
 //! | `sequence` | a plan prepared for repeated launches |
 //! | `operand` | `Operand`: a view converted to an address, a layout and a dtype, with bounds checks |
 //! | `dense` | `DenseArray`: an operand as a row-major array with a single dtype |
-//! | `pairs` | `PairMatrices`: `bf16` matrices converted to the pairs that products of AVX512-BF16 read |
+//! | `pairs` | `PairMatrices`: `bf16` matrices converted to the pairs that the products of AVX512-BF16 and AMX read |
 //! | `family` | the trait `CpuFamily`, the interface of a kernel family |
 //! | `families` | the kernel families that do not run programs, such as `MatMul`, `Conv` and `Sort` |
 //! | `program` | the kernel families that run programs: `Map`, `Reduce` and `Row`; also `Copy` |

@@ -81,8 +81,7 @@ fn checked_buffer<'a>(op: &'static str, view: &View<'a>) -> Result<&'a CpuBuffer
     buffer.ok_or_else(|| view_out_of_bounds(op, view))
 }
 
-/// Returns the address of the first element of a contiguous input of `size` elements, or of one element if it is a
-/// single value.
+/// Returns the address of the first element of an input that has `size` contiguous elements or is a single value.
 ///
 /// `element` is the size of an element in bytes.
 ///

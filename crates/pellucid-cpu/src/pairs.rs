@@ -1,4 +1,4 @@
-//! Matrices of pairs of `bf16`, which the matrix products of AVX512-BF16 read.
+//! Matrices of pairs of `bf16`, which the matrix products of AVX512-BF16 and AMX read.
 
 use pellucid_gemm::{FactorRange, PackPairs, PairElement, Strided};
 use pellucid_ir::{Result, lock};
@@ -16,7 +16,7 @@ pub(crate) struct PairMatrices {
     pub(crate) first: Strided<BF16Pair>,
     /// The number of pairs of a matrix.
     pub(crate) len: usize,
-    /// The range of the factors of every set of consecutive matrices.
+    /// The smallest nonzero magnitude among the factors of each set of consecutive matrices.
     pub(crate) ranges: List<FactorRange, 8>,
 }
 
@@ -65,7 +65,7 @@ impl PairMatrices {
         Ok(PairMatrices { memory, first, len, ranges: ranges.into_inner().unwrap_or_else(PoisonError::into_inner) })
     }
 
-    /// Returns the range of all factors.
+    /// Returns the smallest nonzero magnitude among all factors.
     pub(crate) fn range(&self) -> FactorRange {
         self.ranges.iter().copied().fold(FactorRange::EMPTY, FactorRange::join)
     }

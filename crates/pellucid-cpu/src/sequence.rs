@@ -1,8 +1,8 @@
 //! A plan prepared for repeated launches on the CPU.
 //!
-//! A [`CheckedPlan`] has operands that their families accept. Preparation also checks once that they are within their
-//! slots. A map over dense operands is stored as slot offsets and a size. A launch only looks up the start of each slot
-//! and runs the kernels in order.
+//! The kernel families accept the operands of a [`CheckedPlan`]. Preparation also checks once that the operands are
+//! within their slots. A map over dense operands is stored as slot offsets and a size. A launch looks up the start of
+//! each slot, checks the sizes of the buffers, and runs the kernels in order.
 
 use crate::families::{self, WeightOfProduct};
 use crate::operand::{self, Operand, Operands};
@@ -186,7 +186,7 @@ impl PreparedLaunch {
     }
 }
 
-/// Returns true if the plan packs weights and a slot holds an external tensor that the plan only reads.
+/// Returns true if the plan packs weights and slot `slot` holds an external tensor that the plan only reads.
 fn is_weight(plan: &Plan, slot: usize) -> bool {
     let is_written = || plan.launches.iter().flat_map(|launch| &launch.outputs).any(|o| o.slot == slot);
     plan.packs_weights && matches!(plan.role(slot), SlotRole::State | SlotRole::Constant) && !is_written()

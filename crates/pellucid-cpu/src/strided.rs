@@ -11,8 +11,8 @@ use pellucid_ir::{Layout, Shape, are_one_axis};
 use pellucid_runtime::list::List;
 use std::ops::Range;
 
-/// The number of operands whose strides and addresses are stored inline, without a heap allocation. An Adam update has
-/// this number of operands.
+/// The number of operands whose strides and addresses are stored inline, without a heap allocation. It is sufficient
+/// for the inputs and outputs of an AdamW update.
 pub(crate) const INLINE_OPERANDS: usize = 12;
 
 /// The strides of the operands of a program, in bytes.

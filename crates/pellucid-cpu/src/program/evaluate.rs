@@ -13,7 +13,7 @@ use pellucid_ir::kernel::Params;
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch::padded;
 
-/// The size of all buffers of a tile together, in bytes.
+/// The approximate size of all buffers of a tile together, in bytes. It determines the length of a tile.
 ///
 /// Values that a fused chain passes on in registers have no buffer, so only a few buffers are in use at a time. Longer
 /// loop calls save more time than keeping all buffers in L1.
@@ -23,13 +23,13 @@ const BUFFER_BYTES: usize = 64 << 10;
 pub(crate) struct Evaluator<'a> {
     /// The program.
     pub(crate) program: &'a PreparedProgram,
-    /// Its schedule for these inputs.
+    /// The schedule of the program for these inputs.
     pub(crate) schedule: &'a KernelSchedule,
     /// The axes of a segment.
     pub(crate) inner: &'a [StridedAxis],
     /// The access pattern of every input.
     patterns: List<AccessPattern, 8>,
-    /// True for each input that is copied to a buffer before any result is written.
+    /// True for each input whose elements are copied to a buffer before the results of a tile are written.
     staged: List<bool, 8>,
     /// The bytes of every uniform.
     uniforms: List<u64, 8>,
@@ -57,7 +57,9 @@ impl<'a> Evaluator<'a> {
     /// Schedules a program for segments over the axes `inner`.
     ///
     /// `staged(k)` is true if input `k` must be copied to a buffer although it is contiguous. `own_results` returns
-    /// true if the caller provides memory for any number of results.
+    /// true if the evaluator needs no memory for the results of a schedule, because there are none or the caller
+    /// replaces their addresses by its own. Buffers then do not limit the length of a tile, unless other values need
+    /// them.
     pub(crate) fn new(
         program: &'a PreparedProgram,
         params: &Params,

@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 /// The extent of a tile: several entire rows, or a segment of one row.
 #[derive(Clone, Copy)]
 pub(crate) struct TileExtent<'a> {
-    /// The number of lines. A line is a row.
+    /// The number of lines. Unless the tile is transposed, a line is a row.
     ///
     /// In a transposed tile, a line consists of the elements of all rows at one index, or at a few adjacent indices.
     /// The last line may be shorter.

@@ -2,9 +2,9 @@
 //!
 //! A float instruction joins the chain of its predecessor if it reads the predecessor's result, which then stays in
 //! registers. Otherwise it begins another chain in the same loop, so one pass over memory serves several chains. The
-//! order of the instructions does not change, except that comparisons move to the selection that reads their mask: the
-//! mask then stays in registers too. The last instruction of a chain can write an output with non-temporal
-//! stores. If a sum over long rows reads the last result of a loop, the loop accumulates that sum from registers.
+//! order of the instructions does not change, except that comparisons move to the instruction that reads their mask:
+//! the mask then stays in registers too. The last instruction of a chain can write an output with non-temporal stores.
+//! If a sum over long rows reads the last result of a loop, the loop accumulates that sum from registers.
 
 use crate::program::kernel_schedule::{
     FusedOp, FusedReduction, KernelSchedule, MAX_FUSED, Phase, RowLayout, RowReduction, ScheduledInstr,
@@ -41,8 +41,8 @@ pub(crate) fn fuse_chains(schedule: &mut KernelSchedule, program: &PreparedProgr
     }
 }
 
-/// Moves comparisons, and the conjunctions and disjunctions of two of them, to the selection that is the only reader of
-/// their mask. Returns for every slot whether its mask stays in registers.
+/// Moves comparisons, and the conjunctions and disjunctions of two of them, to the only instruction that reads their
+/// mask, if this is a selection or a conversion to numbers. Returns for every slot whether its mask stays in registers.
 pub(crate) fn move_comparisons(schedule: &mut KernelSchedule, program: &PreparedProgram) -> Vec<bool> {
     let reads = count_reads(schedule, program);
     let mut in_registers = vec![false; schedule.granularity.len()];
@@ -315,7 +315,7 @@ fn masked_instr(
         }
         _ => return None,
     };
-    // A chain cannot begin with these instructions.
+    // A chain cannot begin with the other instructions.
     last.map(|_| (instr.0, None, instr.1))
 }
 

@@ -99,8 +99,9 @@ struct OperandMatrix {
     strides: [isize; 2],
 }
 
-/// Calls `copy` for parts that cover elements `start..start + n` of operand `k`. If these are rows along the last axis
-/// of the index space, and the operand is contiguous along the axis before it, the parts are matrices.
+/// Calls `copy` for parts that cover elements `start..start + n` of operand `k`. Parts are matrices if the elements are
+/// full rows along the last axis of the index space and the operand is contiguous along the axis before it; parts of
+/// fewer than [`MIN_TRANSPOSE`] rows are not.
 fn for_each_part(
     size: usize,
     axes: &[StridedAxis],
@@ -177,7 +178,7 @@ unsafe fn gather_as<T: Copy>(tile: *mut T, axes: &[StridedAxis], k: usize, base:
                 let value = *from.cast::<T>();
                 (0..len).for_each(|i| *to.add(i) = value);
             } else if stride == -size {
-                // A constant stride makes this a loop of vectors.
+                // With a constant stride, the compiler vectorizes this loop.
                 let from = from.cast::<T>();
                 (0..len).for_each(|i| *to.add(i) = *from.sub(i));
             } else {

@@ -79,9 +79,9 @@ struct ProgramLowering<'a> {
     isa: Isa,
     /// The slot of the first step's result.
     first_step: usize,
-    /// The slot that every tile register holds at this point of the program.
+    /// For each tile register, the slot of the value that it holds at this point of the program.
     registers: Vec<ValueSlot>,
-    /// The slot that every row register holds at this point of the program.
+    /// For each row register, the slot of the value that it holds at this point of the program.
     row_registers: Vec<ValueSlot>,
     /// The steps lowered so far.
     steps: Vec<PreparedStep>,
@@ -148,8 +148,8 @@ impl<'a> ProgramLowering<'a> {
         Ok(())
     }
 
-    /// Returns the loop of the chains that can contain a step: for a step on masks, the loop that computes its first
-    /// mask.
+    /// Returns the loop of the chains that can contain a step. A step on masks belongs to the same chain loop as the
+    /// step that computes its first mask.
     fn chain_loop(&self, step: &formula::Step, args: &[ValueSlot]) -> Option<ChainLoop> {
         if step.compute != Compute::Mask {
             return loops::chain(step.compute, self.isa);

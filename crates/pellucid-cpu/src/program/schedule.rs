@@ -64,8 +64,8 @@ struct SlotTable {
 /// Returns the guard of every slot: a mask with one value per row, if no row for which the mask is true needs the
 /// value.
 ///
-/// A mask guards the values that only the second operand of its selections needs. Guards of values without a reduction
-/// are left out, because a phase without a reduction costs little.
+/// A mask guards the values that are needed only for the operands that its selections choose where the mask is false.
+/// Guards of values without a reduction are left out, because a phase without a reduction costs little.
 fn guards(program: &PreparedProgram, granularity: &[Granularity]) -> Vec<Option<ValueSlot>> {
     #[derive(Clone, Copy, PartialEq)]
     enum Usage {

@@ -53,7 +53,7 @@ pub(super) struct AttentionProblem<'a, T> {
     pub(super) mask: Option<AttentionMask<T>>,
 }
 
-/// The additional operands and the outputs of the gradient.
+/// The operands of the gradient in addition to those in [`AttentionProblem`], and its outputs.
 pub(super) struct AttentionGradientArrays<T> {
     /// Ω, the gradient of the output.
     pub(super) g: MatrixStack<T>,
@@ -231,7 +231,7 @@ impl<T: Float> AttentionProblem<'_, T> {
     /// The [array contract](AttentionProblem#the-array-contract) holds; `dq`, `dk` and `dv` are outputs.
     pub(super) unsafe fn compute_gradient(&self, arrays: &AttentionGradientArrays<T>) -> Result<()> {
         let AttentionSizes { heads, kv_heads, queries, keys, qk_width, v_width, .. } = self.sizes;
-        // The number of queries of a chunk is chosen so that their scores stay in the cache.
+        // The size of a chunk of queries is chosen so that the scores of these queries stay in the cache.
         let chunk_queries = (KEPT_SCORES / padded_row_len(keys) / BLOCK_ROWS * BLOCK_ROWS)
             .clamp(BLOCK_ROWS, queries.next_multiple_of(BLOCK_ROWS).max(BLOCK_ROWS));
         let panels =
@@ -275,7 +275,7 @@ impl<T: Float> AttentionProblem<'_, T> {
                             let end = self.visible_keys(chunk.end);
                             threads.for_each(end.div_ceil(BLOCK_ROWS), |_, i| {
                                 let key_block = i * BLOCK_ROWS..end.min((i + 1) * BLOCK_ROWS);
-                                // In causal attention, a query does not attend to the keys after it.
+                                // In causal attention, query i attends only to the keys 0..=i.
                                 let skip = if self.kernel.causal { key_block.start.saturating_sub(first) } else { 0 };
                                 let add = key_block.start < written;
                                 for (weights, factor, to, width) in
@@ -292,7 +292,8 @@ impl<T: Float> AttentionProblem<'_, T> {
                             written = written.max(end);
                         }
                     }
-                    // No query attends to the keys from `written` on, so their gradients are 0.
+                    // No query attends to the keys with index `written` and above, so the gradients of these keys and
+                    // their values are 0.
                     for (to, width) in [(dk, qk_width), (dv, v_width)] {
                         for key in written..keys {
                             std::slice::from_raw_parts_mut(to.element_ptr(key, 0), width).fill(<T as Real>::ZERO);
@@ -402,8 +403,8 @@ impl<T: Float> AttentionProblem<'_, T> {
 
     /// Calls `work(sequence, head, threads, scratch)` for every head of keys and values.
     ///
-    /// `scratch` has `scratch_len(threads)` elements. Heads are distributed over threads if there are at least as many
-    /// heads as threads.
+    /// `scratch` has `scratch_len(threads)` elements. Large computations use several threads: the heads are distributed
+    /// over them if there are at least as many heads as threads, otherwise all threads compute each head together.
     ///
     /// # Errors
     /// Returns an error if scratch memory cannot be allocated.
@@ -440,9 +441,9 @@ impl<T: Float> AttentionProblem<'_, T> {
         Ok(())
     }
 
-    /// Prefetches the operands of the next head: the same rows of its queries and of the arrays in `others` (pairs of
-    /// an array and its width), and, if its keys and values differ from those of this head, a proportional part of
-    /// them. The heads are interleaved in memory, so their rows are too short for the hardware prefetcher.
+    /// Prefetches operands of the next head: the rows `queries` of its queries and of its matrices in `others` (pairs
+    /// of an array and its width) and, if the next head uses other keys and values than this head, a proportional part
+    /// of these. The heads are interleaved in memory, so their rows are too short for the hardware prefetcher.
     fn prefetch_next_head(
         &self,
         sequence: usize,
@@ -471,7 +472,7 @@ impl<T: Float> AttentionProblem<'_, T> {
         }
     }
 
-    /// Returns the number of keys that are visible to the queries before `end`.
+    /// Returns the number of keys that the queries before `end` can attend to without regard to the mask.
     fn visible_keys(&self, end: usize) -> usize {
         if self.kernel.causal { end.min(self.sizes.keys) } else { self.sizes.keys }
     }

@@ -1,7 +1,7 @@
 //! `Attention`: scaled dot-product attention and its gradient, computed separately for each head.
 //!
 //! ```text
-//! for each head of keys and values              (packed once, for all queries)
+//! for each head of keys and values              (packed once for all queries, unless these are few)
 //!   for each block of BLOCK_ROWS queries
 //!     scores = queries · keysᵀ                  up to the last key that is visible to a query of the block
 //!     weights, in place of the scores           `rows`

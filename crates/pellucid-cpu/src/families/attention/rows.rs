@@ -1,4 +1,4 @@
-//! Rows of scores: the softmax of the scores, and its gradient.
+//! The softmax of rows of scores, and its gradient.
 //!
 //! Sums are accumulated in [`VIRTUAL_LANES`] lanes and reduced by a fixed tree, independent of the vector length. Loops
 //! are not passed as closures: a closure that is not inlined would be compiled without the instruction set of the
@@ -14,7 +14,7 @@ use std::ops::Range;
 
 /// The number of queries of a block, and of keys of a block in the backward pass. It is small, because all queries of a
 /// block are multiplied by every key that is visible to the last query, even if earlier queries do not attend to the
-/// key. The order of accumulation depends on this number, so it is the same on all machines.
+/// key. The order of accumulation depends on this number, so the number is the same on all machines.
 pub(super) const BLOCK_ROWS: usize = 32;
 
 /// The mask of all heads.
@@ -77,7 +77,8 @@ pub(super) fn padded_row_len(keys: usize) -> usize {
 }
 
 impl<T: Float> ScoreBlock<T> {
-    /// Returns the number of keys that a query attends to; the keys after them have weight 0.
+    /// Returns the number of keys, counted from the first, that a query can attend to without regard to the mask. The
+    /// keys after them have weight 0.
     fn visible_keys(&self, query: usize) -> usize {
         if self.causal { self.keys.min(query + 1) } else { self.keys }
     }

@@ -38,8 +38,8 @@ pub(super) fn reals(count: usize, seed: u64) -> Vec<f64> {
     numbers(count, 1000, seed).into_iter().map(|v| v / 512.0).collect()
 }
 
-/// Returns the values of Q, K, V and the mask. A boolean mask hides all keys from the first query, and is converted to
-/// an additive mask.
+/// Returns the values of Q, K, V and the mask. A boolean mask hides some keys from every query and all keys from the
+/// first query. It is returned as the equivalent additive mask of 0 and −∞.
 pub(super) fn values(s: &AttentionSizes, mask: Option<DType>) -> Vec<Vec<f64>> {
     let all = s.batch * s.heads * s.queries * s.keys;
     let (q, k, v) = (

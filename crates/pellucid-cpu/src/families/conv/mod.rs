@@ -14,8 +14,8 @@
 //! - `tasks`: the distribution to threads;
 //! - this file: dtypes and dispatch.
 //!
-//! The bits of a result depend only on the shapes, on the weights, on the values of its image (for a weight gradient,
-//! of all images), and for `bf16` on the presence of AVX512-BF16 and of AMX.
+//! The bits of a result depend only on the shapes, on the weights, on the values of the image that it belongs to (for a
+//! weight gradient, of all images), and for `bf16` on the presence of AVX512-BF16 and of AMX.
 
 mod pairs;
 mod problem;

@@ -1,8 +1,8 @@
 //! Convolutions of `bf16` arrays on processors that multiply pairs of factors.
 //!
-//! A pair has the factors of two neighbouring channels, or, in a weight gradient, of two consecutive images. The
-//! convolution is then a direct convolution of arrays of pairs, with half as many channels or images. An odd number is
-//! padded with zeros.
+//! A pair consists of the elements of two neighbouring channels or, for a weight gradient, of two consecutive images.
+//! The convolution is computed as a direct convolution of arrays of pairs, with half as many channels or images. An odd
+//! number of channels or images is padded with zeros.
 
 use super::compute_direct;
 use super::problem::{ConvProblem, ImageSizes};
@@ -72,7 +72,7 @@ pub(super) unsafe fn compute(
     if !is_packed || axes[0].1 < 2 || !problem.isa.has_bf16_products() {
         return all_images();
     }
-    // The array of the images has a separate range of factors for each image.
+    // For an output or an input gradient, the array of the images has a separate `FactorRange` for each image.
     let sets = match part {
         ConvPart::Output => [groups, axes[1].0],
         ConvPart::Input => [axes[0].0, groups],
@@ -102,7 +102,8 @@ pub(super) unsafe fn compute(
     Ok(others)
 }
 
-/// Converts an array to pairs along an axis. Each set of `set` consecutive outer indices has one range of factors.
+/// Converts an array to pairs along an axis. The result has one [`FactorRange`](pellucid_gemm::FactorRange) for each
+/// `set` consecutive outer indices.
 ///
 /// # Errors
 /// Returns an error if memory cannot be allocated.

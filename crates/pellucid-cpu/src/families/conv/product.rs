@@ -261,7 +261,7 @@ unsafe fn for_each_staged_chunk<T: Element>(
 }
 
 impl<T: Element> WindowProduct<'_, T> {
-    /// Computes all groups, in blocks of windows.
+    /// Computes the products of all groups, in blocks of windows.
     ///
     /// # Errors
     /// Returns an error if scratch memory cannot be allocated.

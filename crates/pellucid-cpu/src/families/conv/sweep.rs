@@ -65,7 +65,8 @@ fn random_windows_strides_dilations_and_paddings() {
         let (size, stride, dilation) = (triple(choices, 4), triple(choices, 3), triple(choices, 2));
         let before = [(); 3].map(|()| choices.below(4));
         let window = window(size, stride, dilation, before);
-        // Along each axis, the image is long enough for one window and for up to three more.
+        // Along each axis, the image has one to four elements, or more if the padded image would be shorter than a
+        // window.
         let [x, after] = [(); 2].map(|()| [(); 3].map(|()| choices.below(4)));
         let x = [0, 1, 2].map(|a| (x[a] + 1).max((window.span(a) + 1).saturating_sub(before[a] + after[a])));
         let channels = [1 + choices.below(6), 1 + choices.below(20)];

@@ -1,8 +1,9 @@
 //! Weight gradients: windows times outputs, summed over all positions of all images.
 //!
 //! The transposed gradient, `[channels·taps, outputs]`, is the product of the matrix `[channels·taps, positions]` of
-//! all windows with the matrix `[positions, outputs]` of y. Images are processed in chunks of about 1,024 positions, so
-//! a product sums over about 1,024 positions. The chunk size depends only on the shapes.
+//! all windows with the matrix `[positions, outputs]` of y. Images are processed in chunks of up to 1,024 positions, or
+//! of a single image that has more. Each product sums over the positions of one chunk. The chunk size depends only on
+//! the shapes.
 
 use super::problem::ConvProblem;
 use super::stage::{ReadRegion, StagedImages, tap_offsets};
@@ -16,8 +17,8 @@ use pellucid_runtime::threads::{self, SharedPtr};
 use pellucid_simd::Element;
 use std::ops::Range;
 
-/// The approximate number of output positions of a chunk, over which one product sums. A smaller number would be less
-/// efficient.
+/// The largest number of output positions of a chunk, unless a single image has more. One product sums over a chunk, so
+/// a smaller number would be less efficient.
 const CHUNK_POSITIONS: usize = 1024;
 
 /// The number of rows of one task, if there are several threads.
@@ -127,7 +128,7 @@ struct ImageChunk<T> {
     y_image_stride: isize,
     /// The offset of every tap of every channel of a group.
     taps: OffsetList,
-    /// The offset of every window: of all images and all output positions.
+    /// The offset of every window of the chunk: for each of its images and each output position.
     windows: OffsetList,
 }
 

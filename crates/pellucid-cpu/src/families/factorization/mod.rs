@@ -1,6 +1,6 @@
-//! Matrix factorizations by `pellucid-linalg`, in the dtype and, if its rows are contiguous, in the memory of the
-//! output. The batch is divided among the threads. The products within the factorization of a single matrix use all
-//! threads.
+//! Matrix factorizations by `pellucid-linalg`. They are computed in the dtype of the output and, if the rows of the
+//! output are contiguous, directly in its memory. The batch is divided among the threads. The products within the
+//! factorization of a single matrix use all threads.
 
 #[cfg(feature = "linalg")]
 mod batch;

@@ -10,7 +10,7 @@ use pellucid_runtime::threads::{GRAIN, SharedPtr, parallel_ranges};
 use std::ops::Range;
 
 /// The minimum number of outer points, or of index positions, that are divided into tasks. If both are fewer, the
-/// elements of the slices are divided.
+/// elements of the slices are divided, unless a slice has only one element.
 const MIN_TASKS: usize = 64;
 
 impl CpuFamily for Gather {

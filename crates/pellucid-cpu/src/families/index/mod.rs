@@ -98,11 +98,12 @@ struct IndexedAxis {
     stride: isize,
 }
 
-/// The pairs of slices that index positions refer to: one of the array and one of the values.
+/// For every index position, a pair of slices: one of the array and one of the values.
 ///
 /// An axis along which the indices do not change is not an axis of the positions. It belongs to the slices or to the
 /// *outer space*; all positions are visited again for every point of the outer space. An axis belongs to the outer
-/// space if its strides exceed the distance between two positions, so that a slice is compact in memory.
+/// space if its strides exceed the distance between two positions, so that a slice is compact in memory, unless there
+/// is too little work for each point of the outer space.
 struct IndexPairs {
     indexed: List<IndexedAxis, 4>,
     /// The points of the outer space, with the strides of the array and of the values.

@@ -99,7 +99,7 @@ impl<'a> ScatterTask<'a> {
         Ok(())
     }
 
-    /// Combines all values with y.
+    /// Combines all values with the elements of y at their indices.
     fn combine<V, S>(&self, reduction: ScatterOp, y: ScatterArray<'_, S>)
     where
         V: StorageElement<Compute = S::Compute>,
@@ -222,12 +222,12 @@ per_isa! {
     }
 }
 
-/// The number of bytes of the next slice that are prefetched.
+/// The number of bytes of the next slice of y that are prefetched.
 const PREFETCH_BYTES: usize = 512;
 
 /// Calls `f` for every pair of an element of y and a value, in order.
 ///
-/// `slice` holds the strides within a slice.
+/// `slice` is the index space of the elements of a slice, with their strides in y and in the values.
 ///
 /// # Safety
 /// 1. For every slice of `block` and every offset within it, `y` is valid for reads and writes, and `values` is valid

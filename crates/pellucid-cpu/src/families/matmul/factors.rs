@@ -1,9 +1,10 @@
 //! The factors of a product in the form in which they are multiplied.
 //!
 //! Small integers are converted to `i32`, and half precision to `f32`, or to [pairs of `bf16`](PairMatrices) if the
-//! processor multiplies them and no product of two factors can be subnormal. Both forms of a `bf16` product have the
-//! same bits, except for products that [use AMX](pellucid_gemm::pair_isa): with AMX, one tiny factor changes the order
-//! of summation of the entire product, and therefore its last bits.
+//! processor multiplies them and no product of two factors can be subnormal. A `bf16` product has the same bits whether
+//! it is computed from `f32` or from pairs, except for products that [use AMX](pellucid_gemm::pair_isa), whose order of
+//! summation differs: there, a single tiny factor, which prevents the use of pairs, changes the last bits of the entire
+//! product.
 
 use crate::operand::Operand;
 use crate::pairs::PairMatrices;
@@ -93,8 +94,8 @@ fn is_long_and_strided(operand: &Operand<'_>, lanes: LaneAxis) -> bool {
     is_gathered && shape[depth].saturating_mul(operand.dtype.size()) >= MIN_COPIED_BYTES
 }
 
-/// A factor or a product with its strides. In contrast to an operand it needs no [`Layout`], whose
-/// strides are on the heap: the launch of a captured step allocates nothing.
+/// A factor or a product with its strides. In contrast to an operand, it needs no [`Layout`], whose strides are on the
+/// heap, because the launch of a captured step must not allocate.
 pub(super) struct ProductArray<'a> {
     first: SharedPtr<u8>,
     shape: &'a Shape,
@@ -140,7 +141,7 @@ impl<'a> ProductArray<'a> {
     }
 }
 
-/// One factor converted to another dtype.
+/// A copy of a factor in another dtype or layout.
 pub(super) struct ConvertedFactor {
     memory: CpuBuffer,
     shape: Shape,
@@ -224,7 +225,7 @@ impl LaneAxis {
     }
 }
 
-/// One factor as matrices of pairs, which replace the axis of k by an axis of half the length.
+/// A factor as matrices of pairs: the axis of k has half the length of the axis of the factor.
 pub(super) struct PairFactor {
     matrices: PairMatrices,
     shape: Shape,

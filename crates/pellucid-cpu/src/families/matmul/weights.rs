@@ -1,9 +1,9 @@
 //! Packed weights: right factors, in the products of compiled plans, whose values usually do not change between
 //! launches.
 //!
-//! The panels of such a factor are packed at the first launch. All plans that multiply by the same matrix share them,
-//! and they are freed with the last plan. Panels are valid for one version of the storage: after a write to it, the
-//! next launch packs the factor again.
+//! The panels of such a factor are packed at the first launch. All plans that multiply by the same matrix share the
+//! panels, which are freed with the last of these plans. Panels are valid for one version of the storage: after a write
+//! to it, the next launch packs the factor again.
 
 use crate::operand::Operand;
 use pellucid_gemm::{Gemm, OwnedPanels, PackedPanels, Strided, uses_packed_panels};
@@ -19,7 +19,7 @@ const MAX_ROWS: usize = 1024;
 
 /// The panels of one matrix, in one version of its storage.
 pub(crate) struct PackedWeight {
-    /// The storage of the matrix. While a weak handle exists, no other storage has its address.
+    /// The storage of the matrix. While this weak handle exists, no other storage can have the same address.
     storage: Weak<Storage>,
     version: u64,
     layout: Layout,
@@ -40,8 +40,8 @@ static PACKED_WEIGHTS: Mutex<Vec<Weak<PackedWeight>>> = Mutex::new(Vec::new());
 pub(crate) struct WeightOfProduct(Mutex<Option<Arc<PackedWeight>>>);
 
 impl WeightOfProduct {
-    /// Returns an unpacked `WeightOfProduct` for a product of a plan, or `None` if packed panels of `b` would not make
-    /// the product faster. The addresses of the operands are not used.
+    /// Returns an unpacked `WeightOfProduct` for a product of a plan, or `None` if the product cannot use packed panels
+    /// of `b` or would not be faster with them. The addresses of the operands are not used.
     pub(crate) fn for_product(a: &Operand<'_>, b: &Operand<'_>, outputs: &[Operand<'_>]) -> Option<WeightOfProduct> {
         let (rank, out) = (a.shape().rank(), outputs.first()?);
         let single = b.shape().iter().rev().skip(2).all(|&len| len == 1);
@@ -116,7 +116,7 @@ impl PackedWeight {
     }
 }
 
-/// Packs the matrix B[.., k, n], whose other axes have length 1. `T` is the type of its dtype.
+/// Packs the matrix B[.., k, n], whose other axes have length 1. `T` is the type of the elements.
 fn pack<T: Element>(b: &Operand<'_>) -> Result<OwnedPanels<T>> {
     let (rank, strides) = (b.shape().rank(), b.layout.strides());
     let from = Strided { data: b.first::<T>().get().cast_const(), lane: strides[rank - 1], depth: strides[rank - 2] };

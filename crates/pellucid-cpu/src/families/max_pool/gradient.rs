@@ -24,7 +24,7 @@ pub(super) fn compute_gradient(g: &Operand<'_>, positions: &Operand<'_>, out: &O
     sums.store()
 }
 
-/// Computes all planes. `T` is the type of the elements of `g` and `sums`.
+/// Computes the gradients of all planes. `T` is the type of the elements of `g` and `sums`.
 fn add_planes<T: StorageElement<Compute = T> + ComputeScalar + Default>(
     g: &DenseArray<'_>,
     positions: &DenseArray<'_>,

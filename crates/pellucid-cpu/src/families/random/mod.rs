@@ -227,7 +227,8 @@ fn box_muller<S: InstructionSet, R: Float>(u: R, v: R) -> (R, R) {
         let angle = R::from_f64(std::f64::consts::TAU) * v;
         (radius * angle.cos_fast(), radius * angle.sin_fast())
     }
-    /// Computes the pair in a separate function: without a fused multiply-add, inlining the polynomials gains nothing.
+    /// Computes the same pair in a separate function, for processors without a fused multiply-add, on which inlining
+    /// the polynomials gains nothing.
     #[inline(never)]
     fn out_of_line<R: Float>(u: R, v: R) -> (R, R) {
         inlined(u, v)

@@ -143,7 +143,7 @@ fn moments_and_range_match_the_distribution() {
         };
         let (mean, variance, _, _, x) = moments(Distribution::Uniform);
         assert!(x.iter().all(|x| (0.0..1.0).contains(x)), "{dtype}");
-        // The grid of bf16 has 256 points, and its mean is half a step below ½.
+        // Uniform `bf16` values are multiples of 2⁻⁸ below 1, so their mean is ½ − 2⁻⁹.
         assert!((mean - 0.5).abs() < 3e-3 && (variance - 1.0 / 12.0).abs() < 1e-3, "{dtype} {mean} {variance}");
         let (mean, variance, third, fourth, x) = moments(Distribution::Normal);
         assert!(x.iter().all(|x| x.is_finite()));

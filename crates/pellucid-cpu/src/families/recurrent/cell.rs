@@ -423,7 +423,7 @@ struct ForwardRow<T> {
 }
 
 impl<T: Float> ForwardRow<T> {
-    /// Returns the sums of gate `b`, with its bias.
+    /// Returns the sums of gate `b` plus its bias: the arguments of its activation.
     ///
     /// # Safety
     /// The [row contract](CellRow#the-row-contract) holds for `block`.

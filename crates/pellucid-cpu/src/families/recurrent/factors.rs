@@ -74,7 +74,8 @@ impl<T: Float> StepWeights<T> {
         }
     }
 
-    /// Returns the rows `range` of `a` as the left factor of a product: the rows themselves, or rounded to `bf16`.
+    /// Returns the rows `range` of `a` as the left factor of a product. If the weights are rounded to `bf16`, the rows
+    /// are copied and rounded too, and packed as pairs if the weights are and no product can be subnormal.
     ///
     /// # Safety
     /// `a` is valid for reads of these rows of `depth` contiguous elements. No other thread uses these rows of the

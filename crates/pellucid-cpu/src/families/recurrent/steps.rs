@@ -62,13 +62,13 @@ pub(super) struct RecurrentStateArrays<T> {
 pub(super) struct RecurrentGradientArrays<T> {
     /// The gate activations.
     pub(super) gates: SharedPtr<T>,
-    /// All states.
+    /// The states before the first step and after each step.
     pub(super) states: SharedPtr<T>,
-    /// The cell states of all steps, if the cell is an LSTM.
+    /// The cell states before the first step and after each step, for an LSTM.
     pub(super) cells: SharedPtr<T>,
     /// The gradients of the states that the steps compute.
     pub(super) state_grads: SharedPtr<T>,
-    /// The additional gradients of the final h and c.
+    /// The gradients of the final h and c, which are added to those in `state_grads`.
     pub(super) final_grads: [SharedPtr<T>; 2],
     /// The gradients of the gates: an output.
     pub(super) gate_grads: SharedPtr<T>,
@@ -96,7 +96,7 @@ struct BatchPart {
 }
 
 impl<T: Float> RecurrentProblem<'_, T> {
-    /// Computes all states.
+    /// Computes the states of all steps.
     ///
     /// # Errors
     /// Returns an error if memory cannot be allocated.
@@ -114,7 +114,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
         let buffer = CpuBuffer::scratch(bytes)?;
         let unprojected = buffer.ensure()?;
         // The rows are zeroed, because a product reads the rows of all sequences up to the last active one, and no step
-        // has written the rows of sequences that were never active.
+        // has written the rows of sequences that have not been active yet.
         // SAFETY: the buffer has `bytes` bytes, and no other thread uses it yet.
         unsafe { unprojected.write_bytes(0, bytes) };
         let unprojected = SharedPtr(unprojected.as_ptr().cast::<T>());
@@ -126,7 +126,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
         Ok(())
     }
 
-    /// Computes all states of a part of the batch.
+    /// Computes the states of all steps for a part of the batch.
     ///
     /// # Safety
     /// The [array contract](RecurrentProblem#the-array-contract) holds for the rows of the part. If the states are
@@ -194,7 +194,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
         }
     }
 
-    /// Computes all gradients.
+    /// Computes the gradients of the gates in all steps, and of the initial states.
     ///
     /// # Errors
     /// Returns an error if memory cannot be allocated.
@@ -218,7 +218,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
         Ok(())
     }
 
-    /// Computes all gradients of a part of the batch.
+    /// Computes the gradients of the gates in all steps, and of the initial states, for a part of the batch.
     ///
     /// # Safety
     /// The [array contract](RecurrentProblem#the-array-contract) holds for the rows of the part. `cell_state_grads` is
@@ -363,8 +363,8 @@ impl<T: Float> RecurrentProblem<'_, T> {
         let step_work = (self.kernel.cell.gates() * hidden).saturating_mul(state);
         let layer_work = step_work.saturating_mul(batch).saturating_mul(steps);
         let threads = if layer_work >= 2 * MIN_TASK_WORK { threads::count() } else { 1 };
-        // If there are fewer sequences than threads, the columns of the products of a step are distributed, if they are
-        // large.
+        // If there are fewer sequences than threads and the products of a step are large, the columns of these products
+        // are distributed over the threads instead of the sequences.
         let column_parts =
             if batch < threads { threads.min(step_work.saturating_mul(batch) / MIN_TASK_WORK).max(1) } else { 1 };
         let parts = if column_parts > 1 { 1 } else { threads.min(layer_work / MIN_TASK_WORK).clamp(1, batch.max(1)) };

@@ -39,7 +39,7 @@ pub(super) fn inputs(k: &Recurrent, [t, n, h, p]: LayerShape) -> Vec<(Vec<usize>
     if k.projected {
         shapes.push(vec![p, h]);
     }
-    // The weights are scaled so that sums of many products have the magnitude of one.
+    // The weights are scaled so that a sum of many products has the magnitude of a single product.
     let size = |i: usize| if i == 1 { 1.0 / (p.max(1) as f64).sqrt() } else { 1.0 };
     let filled = |(i, shape): (usize, Vec<usize>)| {
         let values = reals(shape.iter().product(), i as u64 + 1).into_iter().map(|v| v * size(i)).collect();
@@ -48,7 +48,7 @@ pub(super) fn inputs(k: &Recurrent, [t, n, h, p]: LayerShape) -> Vec<(Vec<usize>
     shapes.into_iter().enumerate().map(filled).collect()
 }
 
-/// Returns lengths of the sequences.
+/// Returns a length from 0 to `steps` for each sequence.
 fn lengths_of(steps: usize, batch: usize) -> Vec<i64> {
     (0..batch).map(|n| ((n * 7 + 2) % (steps + 1)) as i64).collect()
 }
@@ -57,7 +57,7 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// Returns all states and all c, computed step by step.
+/// Returns the states h and the cell states c before the first step and after each step, computed by naive loops.
 pub(super) fn naive(k: &Recurrent, [steps, batch, h, p]: LayerShape, x: &[Vec<f64>]) -> [Vec<f64>; 2] {
     let (gates, w, bias) = (&x[0], &x[1], &x[2]);
     let lengths = lengths_of(steps, batch);
@@ -345,7 +345,7 @@ fn bf16_factors_round_the_factors_only() {
     }
 }
 
-/// Weights whose products with states are subnormal give the same bits on every instruction set.
+/// Results have the same bits on every instruction set even if the products of weights and states are subnormal.
 #[test]
 fn subnormal_products_of_bf16_factors_are_not_replaced_by_zero() {
     for k in kernels().filter(|k| !k.lengths && k.cell == RnnMode::Relu) {

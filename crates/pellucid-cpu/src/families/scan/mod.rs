@@ -1,7 +1,7 @@
 //! Cumulative reductions along one axis: sum, product, maximum, minimum and ln Σ exp.
 //!
-//! Elements are accumulated in the order of their indices along the axis, so the bits do not depend on layouts, threads
-//! or instruction sets. Sums and products of `f32` and half precision accumulate in `f64`.
+//! Elements are accumulated in ascending or descending order of their indices along the axis, so the bits do not depend
+//! on layouts, threads or instruction sets. Sums and products of `f32` and half precision accumulate in `f64`.
 //!
 //! The *lines* along the axis are independent. Lines whose elements are adjacent in memory are processed together as
 //! vectors. Otherwise blocks of a few lines are transposed, so that the elements of the lines are adjacent.
@@ -61,9 +61,10 @@ trait RunningReduction<W> {
     const START: (Self::First, Self::Second);
     /// Whether the second component is the index at which the first component was found.
     const POSITIONS: bool = false;
-    /// Whether the kernel for a single line is also compiled for wider instruction sets, because a step is long.
+    /// Whether a step has many operations. The kernel for a single line is then also compiled for wider instruction
+    /// sets.
     const LONG_STEP: bool = false;
-    /// Adds the element `x` with index `i` to the accumulator, and returns the result so far.
+    /// Combines the accumulator with the element `x` at index `i`, and returns the result up to this element.
     fn step(first: &mut Self::First, second: &mut Self::Second, x: W, i: i64) -> W;
     /// Returns the index that the second component stores.
     fn position(_: Self::Second) -> i64 {
@@ -126,8 +127,8 @@ impl<W: Accumulate> RunningReduction<W> for RunningProduct {
     }
 }
 
-/// The cumulative maximum (or minimum) and its index, which is the last index of equal elements. After a NaN, all
-/// results are NaN.
+/// The cumulative maximum (or minimum) and its index. Among equal elements, it is the index of the element that is
+/// processed last. After a NaN, all results are NaN.
 struct RunningExtremum<const MAX: bool>;
 
 impl<W: ComputeScalar, const MAX: bool> RunningReduction<W> for RunningExtremum<MAX> {
@@ -195,7 +196,7 @@ struct ScanTask<'a> {
 /// Several lines of the operands of a scan, or the same range of elements of several lines.
 #[derive(Clone, Copy)]
 struct ScanLines {
-    /// The address of the element of the first line that is processed first.
+    /// The address, in the first line, of the element that is processed first.
     x: *const u8,
     /// The address of the output for this element.
     y: *mut u8,

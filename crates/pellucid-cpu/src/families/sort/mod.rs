@@ -163,7 +163,7 @@ sortable! {
 #[inline(always)]
 fn directed_key<T: Sortable>(x: T, descending: bool) -> u64 {
     let largest = u64::MAX >> (64 - T::BITS);
-    // No number of a floating-point type has the largest key.
+    // NaN has the largest key, which no other float has. Integers are never NaN.
     let key = x.key().unwrap_or(largest);
     if descending { largest - key } else { key }
 }
@@ -312,7 +312,8 @@ fn sort_lines_packed<P: PackedKey>(
     Ok(())
 }
 
-/// Returns the k smallest elements of a line with their positions, in ascending order of their keys.
+/// Returns the k smallest keys of a line with their positions, in ascending order. If `descending`, they are the keys
+/// of the largest elements.
 ///
 /// The line is given by its first element, the stride and the length.
 ///
@@ -418,9 +419,10 @@ per_isa! {
 
 /// Returns the `k` smallest keys with their positions, in ascending order.
 ///
-/// The first half of `minima` holds the minimum of every chunk of `keys`; the second half is scratch. The k-th smallest
-/// minimum is a bound: at least k keys are not above it, so the k smallest keys are not above it either. Chunks whose
-/// minimum is above the bound are skipped. `packed` has at least as many elements as `keys`.
+/// The first half of `minima` holds the minimum of every chunk of `keys`; the second half is scratch. If there are at
+/// least k chunks, the k-th smallest minimum is a bound: at least k keys are not above it, so the k smallest keys are
+/// not above it either. Chunks whose minimum is above the bound are skipped. `packed` has at least as many elements as
+/// `keys`.
 fn smallest_keys<'a, P: PackedKey>(k: usize, keys: &[u64], minima: &mut [u64], packed: &'a mut [P]) -> &'a [P] {
     let chunks = minima.len() / 2;
     let (minima, ordered) = minima.split_at_mut(chunks);

@@ -24,8 +24,8 @@ use std::ops::Range;
 const GROUP: usize = 16;
 /// The minimum inner length for which arrays are not transposed.
 const MIN_INNER: usize = 8;
-/// The maximum size in bytes of a block of transposed inputs and outputs with several rows, so that it stays in the
-/// cache of a core.
+/// The maximum size in bytes of the transposed inputs and outputs of a block, unless the block has a single row. Such a
+/// block stays in the cache of a core.
 const BLOCK_BYTES: usize = 64 << 10;
 
 impl CpuFamily for SparseProduct {
@@ -92,8 +92,8 @@ unsafe fn elements<'a, T>(first: SharedPtr<T>, count: usize) -> &'a [T] {
     }
 }
 
-/// A sparse matrix in CSR format. The starts ascend and are at most the number of terms, and every column is less
-/// than the width.
+/// A sparse matrix in CSR format. The starts never decrease and are at most the number of terms, and every column is
+/// less than the width.
 struct CsrRows<'a, T> {
     starts: &'a [i64],
     columns: &'a [i64],
@@ -105,7 +105,7 @@ impl<'a, T> CsrRows<'a, T> {
     /// Creates the rows of a matrix from its operands. `width` is the number of columns.
     ///
     /// # Errors
-    /// Returns an error if a column or a start is out of range, or if the starts do not ascend.
+    /// Returns an error if a column or a start is out of range, or if a start is less than the previous one.
     fn new(
         kernel: &SparseProduct,
         starts: &'a [i64],
@@ -218,7 +218,7 @@ impl<T: Float> AxisProduct<'_, T> {
     /// Computes groups of outer indices in a workspace.
     ///
     /// # Errors
-    /// Returns an error if memory for long lines cannot be allocated.
+    /// Returns an error if the workspace cannot be allocated.
     fn compute_groups(&self) -> Result<()> {
         let (rows, inner) = (self.matrix.rows(), self.inner);
         let line_bytes = inner * GROUP * size_of::<T>();

@@ -7,7 +7,7 @@ use pellucid_ir::kernel::Kernel;
 /// A sparse matrix as lists of the columns and weights of each row.
 type TermLists = Vec<Vec<(usize, f64)>>;
 
-/// The operands `starts`, `columns` and `weights`.
+/// Returns the operands `starts`, `columns` and `weights` of a sparse matrix.
 fn operands(rows: &TermLists, dtype: DType) -> [TestArray; 3] {
     let ends = rows.iter().scan(0, |end, row| {
         *end += row.len() as i64;
@@ -120,7 +120,7 @@ fn long_sums_are_sums_of_nested_groups() {
     let rows: TermLists = lengths
         .map(|terms| (0..terms).map(|_| (choices.below(width), (choices.below(1 << 20) as f64 + 1.0) / 3e6)).collect())
         .collect();
-    // Whole vectors and parts of them, in place and in transposed blocks.
+    // The sizes cover full and partial vectors, in place and in transposed blocks.
     for (outer, inner) in [(1, 1), (1, 19), (17, 1)] {
         let x: Vec<f64> = numbers(outer * width * inner, 1000, 4).iter().map(|v| (v.abs() + 1.0) / 777.0).collect();
         let [starts, columns, weights] = &operands(&rows, DType::F32);
@@ -134,7 +134,8 @@ fn long_sums_are_sums_of_nested_groups() {
             let factor = |column: usize| x[(o * width + column) * inner + j];
             let terms: Vec<f32> = row.iter().map(|&(column, weight)| factor(column) * weight as f32).collect();
             assert_eq!(found.to_bits(), nested_sum(&terms, SparseProduct::LARGEST_GROUP).to_bits(), "{}", row.len());
-            // All terms are positive. An addition in order has errors of up to 1e-3 for the longest rows.
+            // All terms are positive. Adding the terms one after another would cause relative errors of up to 1e-3 for
+            // the longest rows.
             let exact: f64 = terms.iter().map(|&term| f64::from(term)).sum();
             assert!((f64::from(found) / exact - 1.0).abs() < 4e-7, "{found} instead of {exact}, {} terms", row.len());
         }

@@ -283,10 +283,10 @@ fn loop_of_order(op: Binary, form: OperandForm, isa: Isa) -> Option<BinaryLoop> 
 
 /// Defines primitives, one per line, each by the kind of its loop, its name and its result.
 ///
-/// `rare` is the condition for operands that need another computation, and that computation. `vector` loops are
-/// vectorized, and so are `commutative` loops, in which the order of the operands does not change the result. `scalar`
-/// loops are not vectorized, and `single` loops are vectorized for `f32` alone. A primitive that equals another
-/// primitive, possibly with the operands in reverse order, has no separate loop.
+/// `rare` consists of a condition, and of the computation for operands for which the condition is true. `vector` loops
+/// are vectorized, and so are `commutative` loops, in which the order of the operands does not change the result.
+/// `scalar` loops are not vectorized, and `single` loops are vectorized for `f32` alone. A primitive that equals
+/// another primitive, possibly with the operands in reverse order, has no separate loop.
 macro_rules! primitives {
     (
         $T:ident: $bound:ident, reverse [$($Reverse:ident of $Of:ident)*], same [$($Same:ident as $As:ident)*] =>

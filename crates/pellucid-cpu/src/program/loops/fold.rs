@@ -455,7 +455,7 @@ fn fold_loops<T: LoopElement, M: Monoid<T>>(isa: Isa, reduce_rows: ReduceRowsLoo
     }
 }
 
-/// Returns the loop for rows of M.
+/// Returns the loop that reduces contiguous rows by M.
 fn any_rows<T: LoopElement, M: Monoid<T>>(isa: Isa) -> ReduceRowsLoop {
     up_to!(T::WIDEST_ISA, isa, reduce_rows::<T, M>)
 }

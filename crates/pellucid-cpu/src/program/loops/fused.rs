@@ -3,8 +3,8 @@
 //! A block of values stays in registers while the loop applies all instructions of the chain to it. Only results that
 //! other instructions or outputs read are written to memory. Each instruction rounds once, as its own loop does, so a
 //! chain is bit-identical to the separate loops. The most important functions (`exp`, `tanh`, ...) are computed in
-//! registers if no value of the block is rare. All other functions, and blocks with a rare value, go through memory to
-//! the loop of the function.
+//! registers if the vector type supports this and no value of the block is rare. Otherwise, and for all other
+//! functions, the block goes through memory to the loop of the function.
 
 use super::fold::{LANES, ROWS};
 use super::fused_instr::{Comparison, FusedInstr, MaskUpdate};
@@ -93,7 +93,7 @@ unsafe fn run_fused<V: FloatVector, const R: usize>(links: &[FusedOperands], sum
     debug_assert!(
         has_aligned_non_temporal_outputs::<V::Scalar>(links)
             && (sum.is_null() || links.iter().all(|l| !l.non_temporal)),
-        "the destinations of non-temporal stores must be aligned alike"
+        "non-temporal stores require equally aligned destinations, and a loop without a sum"
     );
     let (mut done, sum) = (0, sum.cast::<V::Scalar>());
     // SAFETY: the caller guarantees the contract of `ChainLoop`. `done` plus the size of each block is at most n, or
@@ -158,7 +158,7 @@ struct BlockPosition<V: FloatVector, const STEP: usize, const FULL: bool> {
 }
 
 impl<V: FloatVector, const STEP: usize, const FULL: bool> BlockPosition<V, STEP, FULL> {
-    /// The elements from one vector to the next.
+    /// The number of elements between the starts of two adjacent vectors.
     const STRIDE: usize = if STEP == 0 { V::LANES } else { STEP };
 
     /// Loads vector `i` of the tile at `p`.
@@ -425,7 +425,8 @@ unsafe fn store_block<V: FloatVector, const R: usize, const FULL: bool>(
     }
 }
 
-/// Applies F to all elements: in registers, or by the loop `f` if an element is rare.
+/// Applies F to all elements: in registers if the vectors have a fused multiply-add and no element is rare, otherwise
+/// by the loop `f`.
 ///
 /// # Safety
 /// The processor has the instruction set of the loop `f`, which computes F.

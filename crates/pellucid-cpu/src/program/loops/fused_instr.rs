@@ -54,9 +54,9 @@ impl Comparison {
 pub(crate) enum MaskUpdate {
     /// The comparison replaces the mask.
     Replace,
-    /// The mask becomes its conjunction with the comparison.
+    /// The conjunction of the mask and the comparison replaces the mask.
     And,
-    /// The mask becomes its disjunction with the comparison.
+    /// The disjunction of the mask and the comparison replaces the mask.
     Or,
 }
 
@@ -244,21 +244,23 @@ pub(crate) enum FusedInstr {
     IfTile,
     /// u if the boolean u′ is true, otherwise v.
     IfOne,
-    /// |v|, computed in registers.
+    /// |v|, computed in registers if the vectors have a fused multiply-add, otherwise by the loop.
     Abs(VectorUnaryLoop),
-    /// ⌊v⌋, computed in registers.
+    /// ⌊v⌋, computed like `Abs`.
     Floor(VectorUnaryLoop),
-    /// v rounded towards 0, computed in registers.
+    /// v rounded towards 0, computed like `Abs`.
     Trunc(VectorUnaryLoop),
-    /// eᵛ, computed in registers; the loop computes blocks with rare values.
+    /// eᵛ, computed in registers if the vector type has an implementation and no value of the block is rare, otherwise
+    /// by the loop.
     Exp(VectorUnaryLoop),
-    /// 1 / (1 + e⁻ᵛ), computed like `Exp`.
+    /// 1 / (1 + e⁻ᵛ), computed in registers if the vectors have a fused multiply-add and no value of the block is rare,
+    /// otherwise by the loop.
     Sigmoid(VectorUnaryLoop),
     /// tanh v, computed in registers if the vector type has an implementation, otherwise by the loop.
     Tanh(VectorUnaryLoop),
-    /// sin v, computed like `Exp`.
+    /// sin v, computed like `Sigmoid`.
     Sin(VectorUnaryLoop),
-    /// cos v, computed like `Exp`.
+    /// cos v, computed like `Sigmoid`.
     Cos(VectorUnaryLoop),
     /// f(v), computed by the loop of f.
     Apply(VectorUnaryLoop),

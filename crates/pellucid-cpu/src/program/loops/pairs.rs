@@ -2,8 +2,8 @@
 //! of these distances.
 //!
 //! A term is computed from two values x and y, and an optional weight. Many sums have the same x or the same sequence
-//! of y, so the operands stay in the first-level cache. No term is stored. Every operation of a term is rounded as by
-//! its own loop, and the order of the sums is the order of [`crate::program::fold`].
+//! of y, so the operands stay in the first-level cache. No term is stored. Every operation of a term rounds like the
+//! separate loop of the operation, and the terms are added in the order of [`crate::program::fold`].
 
 use super::fold::{LANES, ROWS};
 use pellucid_simd::math::Real;
@@ -87,7 +87,7 @@ impl<T: Float + Real, const K: u8> VectorWork<T> for PairWork<'_, K> {
             } else if columns < V::LANES {
                 self.sum_columns::<V, false>(0, V::mask(columns));
             } else {
-                // The last vector may overlap the vector before it, whose sums it computes again.
+                // The last vector may overlap the vector before it. Some sums are then computed twice.
                 let all = V::mask(V::LANES);
                 for column in (0..columns).step_by(V::LANES) {
                     self.sum_columns::<V, true>(column.min(columns - V::LANES), all);

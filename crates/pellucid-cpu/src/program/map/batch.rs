@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn every_set_is_mapped_for_all_thread_counts() {
         let program = formula!(|p, sum, g, k| (p - k * g, sum + p + g)).uniform_program(DType::F32).unwrap().clone();
-        // The sizes are empty, small, or so large that one set is split among threads.
+        // The sets are empty, small, or so large that one set is split among threads.
         let sizes = [3, 0, 1, 70_000, 17];
         let multiples = |n: usize, by: f32| (0..n).map(|i| i as f32 * by).collect::<Vec<f32>>();
         for threads in [1, 3] {

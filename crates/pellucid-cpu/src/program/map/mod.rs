@@ -183,8 +183,8 @@ fn map_segments(
     let own = |schedule: &KernelSchedule| direct && (stream.is_none() || aligned && is_streamed(schedule));
     let mut eval = Evaluator::new(program, params, inner, staged, own);
     eval.stream = stream.is_some() && aligned;
-    // An evaluator that reads in place has no buffers. Then `own` was true for its schedule, so it also writes all
-    // outputs in place.
+    // If the evaluator reads all inputs in place, it has no buffers. `own` is then true, so all per-element outputs are
+    // written in place too.
     let in_place = eval.reads_in_place()
         && (program.outputs.iter()).all(|o| eval.schedule.granularity[o.slot as usize] == Granularity::PerElement);
     let map = SegmentedMap { eval, outer, patterns, bases, length, stream, in_place };

@@ -18,7 +18,8 @@ const MAX_SLOTS: usize = 64;
 /// The maximum number of elements of a small map.
 pub(crate) const MAX_LEN: usize = 1024;
 
-/// Runs `program` on `n` elements in one tile. Returns false, without writing anything, if the program is too large.
+/// Runs `program` on `n` elements in one tile. Returns false, without writing anything, if `n` is 0, if the values or
+/// slots are too many for this path, or if an output would overwrite an input before its last read.
 ///
 /// # Safety
 /// The clauses *Operands* and *Aliasing* of [`run_dense`](crate::program::map::dense::run_dense) hold.

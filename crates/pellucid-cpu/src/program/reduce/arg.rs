@@ -120,7 +120,7 @@ impl ArgReduction {
     }
 }
 
-/// Returns the four leading bytes in memory.
+/// Returns the first four bytes of `word` as it is stored in memory.
 fn low_bytes(word: u64) -> [u8; 4] {
     let bytes = word.to_ne_bytes();
     [bytes[0], bytes[1], bytes[2], bytes[3]]

@@ -21,8 +21,8 @@ const MAX_SHARED_BYTES: usize = 128 << 10;
 /// The size of the largest input that this path accepts if there is one thread, in bytes.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Runs `kernel` on input `x` and output `y` if it is a small reduction of a contiguous array. Otherwise returns false
-/// and writes nothing.
+/// Runs `kernel` on input `x` and output `y` if it is a small reduction of the elements of a contiguous array over
+/// adjacent axes. Otherwise returns false and writes nothing.
 pub(crate) fn reduce_contiguous(
     kernel: &Reduce,
     program: &PreparedProgram,

@@ -182,8 +182,8 @@ fn reduce_to(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>) -> R
     Ok(())
 }
 
-/// Runs a reduction whose inputs repeat their values along kept axes. Results that differ only in these axes are equal:
-/// one is computed and copied.
+/// Runs a reduction whose inputs repeat their values along kept axes. Results that differ only in their indices along
+/// these axes are equal, so one of them is computed and copied to the others.
 ///
 /// # Errors
 /// Returns an error if memory cannot be allocated, or an error of [`run_reduce`].

@@ -25,12 +25,12 @@ const PANEL_BYTES: usize = 16 << 10;
 const PACKED_BYTES: usize = 2 * PANEL_BYTES;
 
 /// The values of y of adjacent sums, copied row by row. Rows whose distance is a multiple of a page map to a few sets
-/// of the first-level cache and evict each other; the copy fits.
+/// of the first-level cache and evict each other; the rows of the copy are adjacent and fit this cache.
 #[repr(C, align(64))]
 struct PackedPanel(MaybeUninit<[u8; PACKED_BYTES]>);
 
 impl PackedPanel {
-    /// The minimum number of sums for each column of a panel for which copying the panel is faster.
+    /// The minimum number of sums that read each column of a panel for copying the panel to be faster.
     const MIN_USES: usize = 8;
 
     /// Copies `terms` rows of `row` bytes each, and returns the copy.
@@ -55,7 +55,7 @@ struct PairProgram {
     term: PairTerm,
     /// The inputs a and b of a − b.
     difference: [usize; 2],
-    /// The input of the weight and, unless the factor is 1, the index of its uniform.
+    /// The input of the weight and, unless the factor c is 1, the index of the uniform that holds c.
     weight: Option<(usize, Option<usize>)>,
     /// Whether the terms are negated.
     is_negated: bool,
@@ -74,7 +74,7 @@ enum PairValue {
 }
 
 impl PairProgram {
-    /// Returns the terms that a program computes.
+    /// Returns the terms that a program computes, or `None` if it computes other values.
     fn recognize(program: &PreparedProgram) -> Option<PairProgram> {
         let inputs = program.inputs.len();
         if inputs > 3

@@ -141,7 +141,7 @@ impl SequenceReduction<'_> {
         if self.converted_bytes(eval) > 0 { eval.tile_len.min(CHUNK) } else { eval.tile_len }
     }
 
-    /// Reduces the sequences `range`, which are shorter than a tile, several at a time.
+    /// Reduces the sequences `range`, which are no longer than a tile, several at a time.
     fn reduce_short(&self, eval: &Evaluator<'_>, range: Range<usize>) {
         let scratch_bytes =
             padded(eval.scratch_bytes()) + self.converted_bytes(eval) + padded(RESULTS * 8) + self.store_scratch();

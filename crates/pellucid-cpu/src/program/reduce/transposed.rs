@@ -1,7 +1,7 @@
 //! Reductions of transposed inputs, which are contiguous along a reduced axis before the last one.
 //!
 //! The elements of a sequence are reduced in row-major order, in which such an input is read with a large stride.
-//! Therefore its panels are transposed first, as for maps.
+//! Therefore the input is transposed first, panel by panel, as for maps.
 
 use super::{PreparedReduction, RESULTS, SequenceReduction};
 use crate::program::evaluate::Evaluator;
@@ -15,8 +15,8 @@ use pellucid_runtime::threads::GRAIN;
 use pellucid_runtime::workspace::parallel_ranges_with_workspace;
 use std::ops::Range;
 
-/// The largest number of rows of a panel. The number of its elements is a multiple of 128, as a running reduction
-/// requires of every part but the last.
+/// The largest number of rows of a panel. The number of elements of a panel is a multiple of 128, because a running
+/// reduction requires this of every part but the last.
 const PANEL_ROWS: usize = 128;
 
 /// The number of rows whose elements fill a cache line of the input, for elements of four bytes.

@@ -15,7 +15,7 @@ use crate::strided::{StridedAxes, StridedAxis};
 /// would be so narrow that their runs in memory are too short.
 const TILE_BYTES: usize = 96 << 10;
 
-/// The number of rows of a tile: at least a vector, and at most enough to amortize a loop call.
+/// The minimum and the maximum number of rows of a tile: a full vector, and enough rows to amortize a loop call.
 const WIDTHS: (usize, usize) = (16, 512);
 
 /// The division of rows into transposed tiles.
@@ -24,8 +24,8 @@ pub(super) struct TransposedBlocks<'a> {
     pub(super) schedule: &'a KernelSchedule,
     /// The number of rows of a tile.
     pub(super) width: usize,
-    /// The number of adjacent elements of a row that a loop processes together. The values per row are repeated as
-    /// often.
+    /// The number of adjacent elements of a row that a loop processes together. Each value per row is repeated as many
+    /// times.
     pub(super) repeats: usize,
     /// The axes of the elements in the order of a tile: the axes of a row, then the last axis that numbers the rows.
     pub(super) axes: StridedAxes,

@@ -24,7 +24,8 @@ impl RowExecution<'_> {
         slots * cell + (self.tile * 8).max(cell) + padded(self.tile * self.schedule.buffer_width) + row_buffers
     }
 
-    /// Returns the address of the memory of every slot, and of a buffer for unconverted elements.
+    /// Lays out the memory of all slots in `scratch`, and computes the uniform values. Returns the address of every
+    /// slot and of a buffer for unconverted elements.
     ///
     /// # Safety
     /// `scratch` is 64-byte aligned and valid for [`RowExecution::scratch_bytes`] bytes.

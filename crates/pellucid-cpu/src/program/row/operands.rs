@@ -189,7 +189,8 @@ impl RowExecution<'_> {
         }
     }
 
-    /// Returns the address of elements starting at `first` of output `o`, if the last instruction writes them directly.
+    /// Returns the address of the elements of output `o` starting at `first`, if the instruction that computes them
+    /// writes directly to this address.
     pub(super) fn direct_address(
         &self,
         o: usize,

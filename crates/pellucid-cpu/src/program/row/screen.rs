@@ -1,12 +1,12 @@
-//! Guarded phases: which rows need them, and rows that are finished without reading any elements.
+//! Guarded phases: which rows need them, and how rows that need none are finished without reading elements.
 //!
 //! A phase is guarded by a mask with one value per row, which an earlier phase has computed. A row for which the mask
 //! is true does not need the results of the phase. A phase runs on a block of rows if any of them needs it.
 //!
-//! If all outputs and all other phases have values per row only, the rows are screened first, up to
-//! [`MAX_SCREENED_ROWS`] at a time: these phases run on the values per row alone. If no row of the group needs a
-//! guarded phase, the group is finished. Otherwise it is computed block by block, and only blocks with a row that needs
-//! a guarded phase read elements.
+//! If all outputs consist of values per row, and all phases without a guard compute only values per row, the rows are
+//! screened first, up to [`MAX_SCREENED_ROWS`] at a time: the phases without a guard run on this group of rows. If no
+//! row of the group needs a guarded phase, the group is finished. Otherwise it is computed block by block, and only
+//! blocks with a row that needs a guarded phase read elements.
 
 use super::{RowBlock, RowExecution};
 use crate::program::execute::{TileExtent, execute};

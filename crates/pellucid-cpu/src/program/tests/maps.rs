@@ -3,7 +3,7 @@ use crate::program::map::run_map;
 use pellucid_ir::kernel::{Map, Params};
 use std::sync::Arc;
 
-/// Asserts that `program` computes the values of the reference.
+/// Asserts that `program` yields the same results as the scalar reference.
 pub(crate) fn check_map(
     program: &Arc<Program>,
     params: &Params,
@@ -96,8 +96,8 @@ fn single_instructions_broadcast_and_read_parameters() {
     }
 }
 
-/// Tests p' = p − k·(m' = m·½ + g) in place over p and m. Further programs read p after p' is written, and swap two
-/// arrays.
+/// Tests the update m' = m·½ + g, p' = p − k·m' in place over p and m. Further programs read p after p' is written,
+/// swap two arrays, and compute in half precision.
 #[test]
 fn maps_in_place_allow_reads_of_an_input_after_its_output() {
     let rng = &mut Rng(3);

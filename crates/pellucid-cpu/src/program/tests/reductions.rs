@@ -3,7 +3,7 @@ use crate::program::reduce::run_reduce;
 use pellucid_ir::kernel::{AxisSet, Params, Reduce, ReduceOp};
 use std::sync::Arc;
 
-/// Returns the program x.
+/// Returns the program that outputs its input x.
 pub(crate) fn identity(dtype: DType) -> Program {
     let mut p = ProgramBuilder::new();
     let x = p.x(dtype);
@@ -75,7 +75,7 @@ fn expected(kernel: &Reduce, inputs: &[&TestArray], shape: &[usize], axes: &[usi
     (0..rows).map(one).collect()
 }
 
-/// Asserts that `kernel` computes the values of the reference on random arrays.
+/// Asserts that `kernel` yields the same results as the scalar reference on random arrays.
 pub(crate) fn check_reduction(rng: &mut Rng, kernel: &Reduce, shape: &[usize], axes: &[usize]) {
     let inputs: Vec<TestArray> = kernel
         .program
@@ -86,7 +86,7 @@ pub(crate) fn check_reduction(rng: &mut Rng, kernel: &Reduce, shape: &[usize], a
     check_reduction_of(&inputs, rng, kernel, shape, axes);
 }
 
-/// Asserts that `kernel` computes the values of the reference on these arrays.
+/// Asserts that `kernel` yields the same results as the scalar reference on these arrays.
 fn check_reduction_of(inputs: &[TestArray], rng: &mut Rng, kernel: &Reduce, shape: &[usize], axes: &[usize]) {
     let expected = expected(kernel, &inputs.iter().collect::<Vec<_>>(), shape, axes);
     let kept: Vec<usize> = (0..shape.len()).map(|a| if axes.contains(&a) { 1 } else { shape[a] }).collect();
@@ -105,7 +105,8 @@ fn check_reduction_of(inputs: &[TestArray], rng: &mut Rng, kernel: &Reduce, shap
     });
 }
 
-/// Returns true if inputs of this shape may be broadcast. Broadcast inputs of large shapes would all be small.
+/// Returns true if inputs of this shape may be broadcast. Inputs with three or more axes are never broadcast, so that
+/// they are as large as the shape.
 fn allows_broadcast(shape: &[usize]) -> bool {
     shape.len() < 3
 }

@@ -204,8 +204,8 @@ fn chained_sums_beside_large_outputs_match_the_reference() {
     }
 }
 
-/// Asserts that a program computes the values of the reference. `array` makes the arrays from a shape, a dtype, and
-/// whether they may be broadcast.
+/// Asserts that a program yields the same results as the scalar reference. `array` makes the arrays from a shape, a
+/// dtype, and whether they may be broadcast.
 pub(crate) fn check_row_program(
     rng: &mut Rng,
     program: &Arc<Program>,

@@ -51,7 +51,7 @@ impl<T> ChannelsLastImages<T> {
     }
 }
 
-/// The number of pixels that are transposed together: one cache line of the source.
+/// The number of pixels that are transposed together: one cache line of a source of type `f32`.
 const TRANSPOSED_POSITIONS: usize = 16;
 /// The number of channels that are transposed together when images are copied back. Their destination rows can be a
 /// power of two apart and then share cache sets, so the number is small.

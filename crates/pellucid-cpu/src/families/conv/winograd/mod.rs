@@ -71,7 +71,8 @@ const PATCH_LEN: usize = 16;
 /// The number of elements of a tile.
 const TILE_LEN: usize = 4;
 
-/// The approximate number of bytes of channels-last images that are processed at a time, per thread.
+/// The largest number of bytes of channels-last images that are processed at a time, unless one image needs more. It
+/// applies per thread, but for a weight gradient to all threads together.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// The number of elements of the transformed tiles and products of one block. As `f32`, they fit a cache of 1 MiB
@@ -490,7 +491,7 @@ impl<T: Element> TileSums<'_, T> {
     unsafe fn store_taps(&self, w: SharedPtr<T>) -> Result<bool> {
         let TileSums { x, y, sums, .. } = self;
         let (isa, groups, rows, lanes) = (x.isa, x.groups, x.channels, y.lanes());
-        // The number of rows of a task is chosen so that both copies of their taps fit a cache.
+        // The number of rows of a task is chosen so that both copies of the taps of these rows fit a cache.
         let step = (BLOCK_ELEMENTS / (9 * (lanes + y.channels))).clamp(1, rows);
         let parts = rows.div_ceil(step);
         let from = transformed_offsets::<0>(0..rows, rows, lanes);

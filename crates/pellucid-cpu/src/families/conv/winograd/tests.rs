@@ -128,7 +128,7 @@ fn rounding_errors_are_within_the_documented_bound() {
             for (f, e) in found.iter().zip(&expected) {
                 assert!((f - e).abs() <= bound * f64::EPSILON, "{f} {e} {part:?} {case:?}");
             }
-            // The same bound holds for f32, relative to the result of the rounded values.
+            // The same bound holds for `f32`, relative to the exact result for the rounded values.
             let singles = to_f32(&values);
             let rounded = singles.each_ref().map(|v| v.iter().map(|&v| f64::from(v)).collect::<Vec<f64>>());
             let expected = case.naive(part, rounded.each_ref().map(|v| &v[..]));
@@ -180,7 +180,7 @@ fn results_of_an_image_are_independent_of_its_batch() {
 
 #[test]
 fn a_value_that_is_not_finite_changes_no_bit_of_other_images() {
-    // Several images have tiles in one block.
+    // One block contains tiles of several images.
     let case = case(9, 1, [16, 16], [8, 8], [[1, 1], [1, 1]]);
     for (part, which) in [(ConvPart::Output, 0), (ConvPart::Input, 2)] {
         let mut arrays = to_f32(&values(&case, 1000, 1.0 / 777.0));
@@ -222,7 +222,8 @@ fn non_finite_values_affect_only_their_windows() {
     let plane = 64;
     for bad in [f32::NAN, f32::INFINITY] {
         let arrays = to_f32(&values(&case, 1, 1.0)).map(|v| v.iter().map(|v| v.abs() + 1.0).collect::<Vec<f32>>());
-        // A bad element of the first image affects its windows, in all outputs.
+        // A non-finite element of the first image makes the results of all windows that contain it non-finite, in every
+        // channel of the result.
         for (part, which) in [(ConvPart::Output, 0), (ConvPart::Input, 2)] {
             let clean = compute_by_kernel(&case, part, &arrays);
             let mut spoiled = arrays.clone();
@@ -237,7 +238,8 @@ fn non_finite_values_affect_only_their_windows() {
                 }
             }
         }
-        // A bad tap affects all positions of its output, since the padding is multiplied by it.
+        // A non-finite tap makes all positions of its output channel non-finite, because the padding is multiplied by
+        // it too.
         let mut spoiled = arrays.clone();
         spoiled[1][(5 * 16 + 2) * 9 + 8] = bad;
         let (found, clean) =

@@ -81,7 +81,7 @@ impl BatchMatrix {
         debug_assert_eq!(self.dtype.size(), size_of::<T>(), "the view must have the dtype of the operand");
         // SAFETY: *Bounds*: all elements of the operand are in its buffer, as type `T` (its dtype). *Aliasing*: outputs
         // are not broadcast and do not overlap each other, only the thread of this matrix accesses it, and
-        // `factor_matrix` creates a view after it has dropped the previous one.
+        // `factor_matrix` and `factor_group` drop each view of a matrix before they create the next.
         unsafe { MatMut::from_raw(self.first.cast(), self.shape.into(), self.strides.into()) }
     }
 

@@ -74,8 +74,8 @@ fn factors(kernel: Factorization, inputs: &[&MatrixStack], dtype: DType, layout:
     outputs
 }
 
-/// Runs a factorization in both dtypes and all layouts, on 1, 2 and 8 threads, and asserts that all results have the
-/// same bits. Calls `check` with the factors and the tolerance of each dtype.
+/// Runs a factorization in both dtypes and all layouts, on 1, 2 and 8 threads, and asserts that all results of a dtype
+/// have the same bits. Calls `check` with the factors and the tolerance of each dtype.
 fn check_all(kernel: Factorization, inputs: &[&MatrixStack], check: impl Fn(&[MatrixStack], f64)) {
     for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 2e-5)] {
         let plain = factors(kernel, inputs, dtype, TestLayout::Plain);
@@ -186,7 +186,8 @@ fn lu_solve_and_cofactors() {
     }
 }
 
-/// The bits of a matrix do not depend on its position in a batch, which is factored in groups of 16.
+/// The bits of the factors of a matrix do not depend on its position in the batch, although a batch is factored in
+/// groups of 16 matrices.
 #[test]
 fn a_matrix_has_the_same_bits_alone_and_in_a_batch() {
     let values = numbers(40 * 64, 1000, 5);

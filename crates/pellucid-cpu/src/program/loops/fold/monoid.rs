@@ -53,10 +53,10 @@ fn halve_lanes<T: Copy, const N: usize, const H: usize>(x: [T; N], c: impl Fn(T,
     y
 }
 
-/// Returns the extremum of several values, combined by a tree, or NaN if any value is NaN.
+/// Returns NaN if a value of `x` is NaN, otherwise `best`, the extremum of `x`.
 ///
-/// The comparisons of the tree ignore NaN, which a separate pass detects. This is half the work of handling NaN in
-/// every comparison.
+/// `best` is computed by a tree of comparisons that ignore NaN, and this separate pass detects NaN. Together they take
+/// half the work of a tree that handles NaN in every comparison.
 #[inline(always)]
 #[expect(clippy::eq_op, reason = "0 / 0 is NaN in every type")]
 fn extremum<T: Real, const N: usize>(x: [T; N], best: T) -> T {
@@ -104,9 +104,9 @@ pub(super) trait Ordered: Copy {
     const LEAST: Self;
     /// The greatest value.
     const GREATEST: Self;
-    /// Returns the larger value, or NaN if one is NaN.
+    /// Returns the larger value, or NaN if either value is NaN.
     fn larger(self, b: Self) -> Self;
-    /// Returns the smaller value, or NaN if one is NaN.
+    /// Returns the smaller value, or NaN if either value is NaN.
     fn smaller(self, b: Self) -> Self;
     /// Combines eight values by the fixed tree of `larger`.
     fn largest(x: [Self; 8]) -> Self;

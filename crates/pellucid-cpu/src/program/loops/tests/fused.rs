@@ -5,7 +5,7 @@ use crate::program::loops::loop_element::{Unaligned, source_slice};
 use pellucid_ir::formula::{Binary, Unary};
 use pellucid_simd::math::Real;
 
-/// Returns every instruction. Instructions that apply a function contain the loop of the function.
+/// Returns every instruction of fused chains. Instructions that apply a function contain the loop of the function.
 fn all_instructions(ty: Compute, isa: Isa) -> Vec<FusedInstr> {
     use FusedInstr::*;
     let function = |op| unary(op, ty, isa).expect("every function of floats must have a loop").vector_loop();
