@@ -93,7 +93,8 @@ pub enum Error {
     NotConverged {
         /// The operation.
         op: &'static str,
-        /// The index of the first matrix without convergence, in row-major order over the batch axes, or 0.
+        /// The index of the first matrix without convergence, in row-major order over the batch axes; 0 if there are no
+        /// batch axes.
         batch: usize,
     },
     /// The operation needs a Cargo feature that is not enabled.
@@ -399,7 +400,8 @@ fn names_a_call(text: &str) -> bool {
     text.match_indices('(').any(|(at, _)| text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_'))
 }
 
-/// Returns the interned operation names. [`Error::set_operation`] does not replace a name that is one of these copies.
+/// Returns the list of interned operation names. [`Error::set_operation`] does not replace a name that is one of these
+/// copies.
 fn kept_operations() -> MutexGuard<'static, Vec<&'static str>> {
     static KEPT: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
     lock(&KEPT)

@@ -35,8 +35,8 @@ const SMALL_CLASSES: usize = size_class(4096) + 1;
 /// The number of blocks per size class in a thread cache. If a block is released and the cache is full, half of the
 /// cached blocks are moved to the shared free list.
 const CACHED_BLOCKS: usize = 64;
-/// The maximum number of bytes in the counter of a thread. If the number is exceeded, the thread adds it to the global
-/// counter.
+/// The maximum number of bytes in the counter of a thread. If the number is exceeded, the thread adds the counter to
+/// the global counter.
 const SLACK: isize = 1 << 16;
 /// The number of free bytes that the allocator may cache regardless of the peak of use; see [`may_cache`].
 const MIN_CACHED_BYTES: usize = 256 << 20;
@@ -417,7 +417,8 @@ fn update_peak(in_use: isize) {
 
 /// Allocates a block of `size` bytes with guards from the system.
 ///
-/// Frees all cached blocks first if the allocation would exceed the cap, or if the system has no more memory.
+/// Frees cached blocks first (see [`trim`]) if the bytes from the system would exceed the cap, or if the system has no
+/// more memory.
 fn allocate_from_system(size: usize) -> Option<FreeBlock> {
     let layout = block_layout(size)?;
     if SYSTEM_BYTES.load(Relaxed).saturating_add(size) > CAP.load(Relaxed) {

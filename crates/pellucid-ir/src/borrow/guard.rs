@@ -26,7 +26,7 @@ struct SlotWords<'w, V> {
     access: &'w [SlotAccess],
 }
 
-/// The words of sets of `set` operands. The kernel writes the first `targets` operands of each set.
+/// The words of several sets, each of `set` operands. The kernel writes the first `targets` operands of each set.
 struct BatchWords<'w, V> {
     operands: &'w [V],
     set: usize,
@@ -117,8 +117,8 @@ impl<'v, V: Borrowed> BorrowGuard<'v, V> {
         BorrowGuard { inputs, outputs, _not_send: PhantomData }
     }
 
-    /// Acquires all words. Returns `None`, and holds no word, if another thread holds a conflicting word or waits for
-    /// one.
+    /// Tries to acquire all words. Returns `None`, and holds no word, if a conflicting word is held, or if a waiting
+    /// kernel or a reservation has priority.
     #[inline]
     pub fn try_acquire(inputs: &'v [V], outputs: &'v [V]) -> Option<BorrowGuard<'v, V>> {
         try_next(OperandWords { inputs, outputs }).then(|| BorrowGuard { inputs, outputs, _not_send: PhantomData })
@@ -162,8 +162,8 @@ pub struct BatchBorrowGuard<'v, V: Borrowed> {
 }
 
 impl<'v, V: Borrowed> BatchBorrowGuard<'v, V> {
-    /// Waits until no other thread's kernel holds a conflicting word, and acquires the words of all sets of `set`
-    /// operands, the first `targets` of each as the only writer.
+    /// Waits until no other thread's kernel holds a conflicting word, and acquires the words of all sets. Each set has
+    /// `set` operands; the first `targets` of them are acquired for writing.
     ///
     /// Returns `None`, and holds no word, if a target shares its storage with another operand, or if `set` is 0, less
     /// than `targets`, or does not divide the number of operands.

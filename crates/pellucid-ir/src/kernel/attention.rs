@@ -108,8 +108,7 @@ impl Attention {
         }
     }
 
-    /// Returns all sizes, which it reads from the shapes of Q, K and V; `None` if a rank is wrong or G does not divide
-    /// H.
+    /// Returns all sizes, read from the shapes of Q, K and V; `None` if a rank is wrong or G does not divide H.
     pub fn sizes(&self, inputs: &[Meta]) -> Option<AttentionSizes> {
         let [q, k, v, ..] = inputs else { return None };
         let (&[batch, heads, queries, qk_width], &[_, kv_heads, keys, _], &[.., v_width]) =
@@ -121,7 +120,8 @@ impl Attention {
         fits.then_some(AttentionSizes { batch, heads, kv_heads, queries, keys, qk_width, v_width })
     }
 
-    /// Returns the number of pairs of a query and a key that `causal` lets it attend to.
+    /// Returns the number of pairs of a query and a key that have a score, over all sequences and heads. With `causal`,
+    /// query i has scores only for the keys 0..=i.
     pub fn pairs(&self, sizes: &AttentionSizes) -> u64 {
         let AttentionSizes { batch, heads, queries, keys, .. } = *sizes;
         let (l, s) = (queries as u64, keys as u64);

@@ -271,8 +271,7 @@ impl Recurrent {
         2 + usize::from(self.cell == RnnMode::Lstm) + usize::from(gradient && self.projected)
     }
 
-    /// Returns T, N, H and P, which it reads from the shapes of the gates and of W; `None` if these shapes do not fit
-    /// the cell.
+    /// Returns T, N, H and P, read from the shapes of the gates and of W; `None` if these shapes do not fit the cell.
     pub fn sizes(&self, inputs: &[Meta]) -> Option<RecurrentSizes> {
         let w = match self.part {
             RecurrentPart::States => &inputs[1],

@@ -8,8 +8,8 @@ use super::{Plan, SlotRole, SlotView};
 /// counter.
 const MAX_HOISTED_BYTES: usize = 64;
 
-/// Moves every launch that writes at most [`MAX_HOISTED_BYTES`] bytes to slots other than [`SlotRole::State`] (an
-/// optimizer update, for example) directly after the last launch that it must follow.
+/// Moves every launch that writes at most [`MAX_HOISTED_BYTES`] bytes to slots other than [`SlotRole::State`] directly
+/// after the last launch that it must follow. Such a launch is, for example, an optimizer update.
 pub(super) fn hoist(mut plan: Plan) -> Plan {
     for j in 1..plan.launches.len() {
         let launch = &plan.launches[j];

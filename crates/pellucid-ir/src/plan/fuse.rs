@@ -37,7 +37,7 @@ const MAX_STEPS: usize = 192;
 /// source of each function into the kernel, so functions dominate the compile time. A `Row` kernel contains a function
 /// once for each later pass over the row: one pass for each later reduction, and one for the outputs.
 const FUNCTION_STEPS: usize = 12;
-/// The largest size in bytes of a product that is still in a cache when the next kernel reads the product.
+/// The size in bytes below which a product is assumed to be still in a cache when the next kernel reads it.
 const MAX_CACHED_BYTES: usize = 4 << 20;
 /// The maximum distance, in launches, of two launches that are fused even if the fusion extends the lifetime of more
 /// memory than it frees.

@@ -2,7 +2,7 @@
 //!
 //! In a recorded plan, every result of a kernel is in a separate slot. The [passes](PASSES) transform it into a plan
 //! with bit-identical results, fewer kernels and less memory. A plan is pure data: it refers to no device and holds no
-//! values.
+//! tensor values.
 //!
 //! | file | contents |
 //! | --- | --- |
@@ -280,8 +280,8 @@ impl Launch {
 }
 
 impl Plan {
-    /// Returns `error` with the name of an operation: of the failed launch or, if there is no memory for the arena, of
-    /// the launch that writes the largest buffer of the arena (in the setup, of the failed launch).
+    /// Returns `error` with the name of an operation: of the failed launch or, if the memory of the arena cannot be
+    /// allocated outside of the setup, of the first launch that uses the largest buffer of the arena.
     #[cold]
     pub fn named(&self, is_setup: bool, launch: Option<usize>, mut error: Error) -> Error {
         let launches = if is_setup { &self.setup } else { &self.launches };
