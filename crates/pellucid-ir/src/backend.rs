@@ -299,15 +299,15 @@ pub struct LaunchFailure {
 // Implementations of `From` between this type and `Error` would make the error type of `?` ambiguous in the closures of
 // callers.
 impl LaunchFailure {
-    /// Returns the failure of the launch with this index in the plan.
+    /// Creates the failure of the launch with this index in the plan.
     pub fn new(launch: usize, error: Error) -> LaunchFailure {
         LaunchFailure { launch: u32::try_from(launch).ok(), error }
     }
-    /// Returns the failure of a plan of which no launch has run.
+    /// Creates the failure of a run that failed before its first launch.
     pub fn before_all(error: Error) -> LaunchFailure {
         LaunchFailure::new(0, error)
     }
-    /// Returns the failure of an unknown launch: any of the launches may have run.
+    /// Creates the failure of an unknown launch: any of the launches may have run.
     pub fn unknown(error: Error) -> LaunchFailure {
         LaunchFailure { launch: None, error }
     }

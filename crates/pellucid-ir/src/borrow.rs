@@ -297,8 +297,8 @@ pub trait Borrowed: StorageOperand {
     fn version_word(&self) -> &Version<Self::Atomics>;
 }
 
-/// Acquires all words or none. A failed attempt wakes no kernel, even if the attempt of another kernel failed because
-/// of words that this attempt held for a moment.
+/// Tries to acquire all words. Returns false, and holds none, if a word is held. A failed attempt wakes no kernel, even
+/// if the attempt of another kernel failed because of words that this attempt held for a moment.
 #[inline(always)]
 fn try_all<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) -> bool {
     let mut acquired = 0;

@@ -400,8 +400,8 @@ fn names_a_call(text: &str) -> bool {
     text.match_indices('(').any(|(at, _)| text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_'))
 }
 
-/// Returns the list of interned operation names. [`Error::set_operation`] does not replace a name that is one of these
-/// copies.
+/// Returns the interned copies of the operation names that [`Error::keep_operation`] has fixed.
+/// [`Error::set_operation`] does not replace these copies.
 fn kept_operations() -> MutexGuard<'static, Vec<&'static str>> {
     static KEPT: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
     lock(&KEPT)
@@ -456,7 +456,7 @@ impl Error {
     }
 
     /// Sets the operation that the error names to `op`. A composite operation uses it to report the errors of its parts
-    /// as its own. Errors without an operation, and errors of a kernel that ran [later](Self::keep_operation), are
+    /// as its own. Errors without an operation, and errors whose operation is [fixed](Self::keep_operation), are
     /// unchanged.
     #[cold]
     pub fn set_operation(&mut self, op: &'static str) {

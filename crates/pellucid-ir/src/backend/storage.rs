@@ -149,7 +149,7 @@ impl<B: Buffer + ?Sized> Storage<B> {
         self.kept.fetch_add(handles, Ordering::Relaxed);
     }
 
-    /// Reverts a [`Storage::keep`] of `handles` handles.
+    /// Ends the registration of `handles` handles by [`Storage::keep`].
     pub fn end_keep(&self, handles: u32) {
         self.kept.fetch_sub(handles, Ordering::Relaxed);
     }
@@ -166,7 +166,7 @@ impl<B: Buffer + ?Sized> Storage<B> {
         self.idle.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Reverts an [`Storage::add_idle`].
+    /// Ends the registration of a handle by [`Storage::add_idle`].
     pub fn remove_idle(&self) {
         self.idle.fetch_sub(1, Ordering::AcqRel);
     }

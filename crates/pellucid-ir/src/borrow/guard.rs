@@ -1,4 +1,4 @@
-//! The guards that hold borrow words: of the operands of a kernel, of sets of operands, and of the slots of a plan.
+//! Guards that hold the borrow words of the operands of a kernel, of sets of operands, and of the slots of a plan.
 
 use super::waiting::BorrowWords;
 use super::{BorrowWord, Borrowed, acquire, acquire_distinct, release, try_next};
@@ -20,7 +20,7 @@ pub(super) struct OperandWords<'w, V> {
     pub(super) outputs: &'w [V],
 }
 
-/// The words of the storages that a plan uses: one storage for each slot.
+/// The words of the storages in the used slots of a plan, one storage for each slot.
 struct SlotWords<'w, V> {
     storages: &'w [V],
     access: &'w [SlotAccess],

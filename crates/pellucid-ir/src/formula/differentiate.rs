@@ -73,7 +73,8 @@ fn unary(op: Unary, x: Expr, y: Expr, g: Expr) -> Option<Expr> {
 /// The bound of |x| above which 1 is negligible compared with x²: √(x² + 1) is |x| in `f64`.
 const NEGLIGIBLE_ONE: f64 = 1073741824.0;
 
-/// Returns 2x·y − 2/√π. For large x, where the two terms cancel, the asymptotic series is used.
+/// Returns 2x·y − 2/√π, the derivative of y = erfcx(x). For large x, where the two terms cancel, the asymptotic series
+/// is used.
 fn erfcx_slope(x: Expr, y: Expr) -> Expr {
     let is_large = x.gt(8.0);
     let large = is_large.select(x, 8.0);
@@ -84,7 +85,8 @@ fn erfcx_slope(x: Expr, y: Expr) -> Expr {
     is_large.select(-FRAC_2_SQRT_PI * series, 2 * x * y - FRAC_2_SQRT_PI)
 }
 
-/// Returns 2x·y − 2/√π, for x > 2 by Laplace's continued fraction √π·y = 1/f₁ with fₖ = x + k/2/fₖ₊₁.
+/// Returns 2x·y − 2/√π, the derivative of y = erfcx(x), for x > 2 by Laplace's continued fraction √π·y = 1/f₁ with fₖ =
+/// x + k/2/fₖ₊₁.
 ///
 /// In this range the result is −2/√π / (1 + 2x·f₂), whose terms are positive: none of its derivatives cancels.
 fn refined_erfcx_slope(x: Expr, y: Expr) -> Expr {

@@ -113,7 +113,7 @@ pub struct Gradient {
     pub(super) results: SmallVec<[GradientStructure; 2]>,
 }
 
-/// The structure of one requested gradient.
+/// How a requested gradient is obtained: it is zero, an incoming gradient, or computed by a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum GradientStructure {
     Zero,
@@ -180,9 +180,9 @@ impl Formula {
         self.inner.gradients.insert(key, gradient)
     }
 
-    /// Returns the formula with some outputs added to accumulators. For every bit k of `outputs` there is one more
-    /// input s, in order, and output k is s + yₖ. The addition is rounded separately, so the result is bit-identical to
-    /// a separate addition if the compute type is the storage type.
+    /// Returns the formula with some outputs added to accumulators. For every bit k that is set in `outputs`, the
+    /// formula has one more input s, in order, and output k is s + yₖ. The addition is rounded separately, so the
+    /// result is bit-identical to a separate addition if the compute type is the storage type.
     ///
     /// ```
     /// # extern crate pellucid_ir as pellucid;

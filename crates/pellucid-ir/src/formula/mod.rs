@@ -124,7 +124,7 @@ struct FormulaData {
     order: usize,
     /// Whether every input is a number.
     is_plain: bool,
-    /// A mask of the number outputs among the first 64. Only number outputs have an incoming gradient.
+    /// A mask of those of the first 64 outputs that are numbers. Only these outputs have an incoming gradient.
     numbers: u64,
     gradients: Gradients,
     sums: Sums,

@@ -268,7 +268,7 @@ impl Partials {
         derivative_name(self.name)
     }
 
-    /// Returns the value of the derivative if it is constant.
+    /// Returns the value of the derivative if it is constant; `None` otherwise.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if all derivatives of the formula together have too many nodes.

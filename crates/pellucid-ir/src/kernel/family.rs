@@ -83,7 +83,7 @@ pub struct FamilyInfo {
 
 impl FamilyInfo {
     /// Returns the properties of a kernel that reads its inputs in any order, only writes its outputs, is limited by
-    /// memory, and accepts all values.
+    /// memory bandwidth, and accepts all values.
     pub(super) fn new(inputs: usize, outputs: usize) -> FamilyInfo {
         FamilyInfo {
             inputs,

@@ -72,9 +72,9 @@ pub struct GateBlock {
 /// The part of a recurrent layer that a [`Recurrent`] kernel computes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RecurrentPart {
-    /// All states.
+    /// The gate activations and all states.
     States,
-    /// The gradients of the gates and of the initial state.
+    /// The gradients of the gates and of the initial states.
     Gradient,
 }
 

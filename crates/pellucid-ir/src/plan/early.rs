@@ -4,8 +4,8 @@
 use super::order::Footprint;
 use super::{Plan, SlotRole, SlotView};
 
-/// The maximum number of bytes that a hoisted launch writes to slots other than state: single values, such as a step
-/// counter.
+/// The maximum number of bytes that a hoisted launch writes to slots other than state: enough for a few values, such as
+/// a step counter.
 const MAX_HOISTED_BYTES: usize = 64;
 
 /// Moves every launch that writes at most [`MAX_HOISTED_BYTES`] bytes to slots other than [`SlotRole::State`] directly

@@ -231,7 +231,8 @@ struct FusionSide<'a> {
     outputs: Vec<SlotView>,
     /// Whether all operands are elementwise, so that the index space may be reshaped.
     is_elementwise: bool,
-    /// Whether the launch has a result of one element, which is recomputed for each element of the other launch.
+    /// Whether the result of the launch is one element, which the fused kernel recomputes for each element of the other
+    /// launch.
     is_repeated: bool,
 }
 
@@ -262,7 +263,7 @@ impl<'a> FusionSide<'a> {
         Some(FusionSide { space: space.clone(), result: space.clone(), inputs, outputs, ..*self })
     }
 
-    /// Returns a launch with a result of one element as a launch that computes this element for each element of
+    /// Returns the launch, whose result must be one element, as a launch that computes this element for each element of
     /// `space`.
     fn repeated_over(&self, space: &Shape) -> Option<FusionSide<'a>> {
         let scalar_view = |o: &SlotView| Some(SlotView { layout: o.layout.reshape(&Shape::scalar())?, ..o.clone() });

@@ -91,7 +91,7 @@ pub enum SlotRole {
     /// Memory that the plan writes and that is not visible outside.
     #[default]
     Scratch,
-    /// Memory that is filled before every run; the plan may overwrite it.
+    /// Memory of an input, which is written before every run; the plan may overwrite it.
     Input,
     /// Memory that the caller passes to every run; the plan only reads it.
     ExternalRead,
@@ -148,7 +148,7 @@ pub struct PassReport {
 pub enum Elision {
     /// No launch reads the slot, and its value is not needed after a run.
     Dead,
-    /// This other slot is read or written instead.
+    /// Launches read or write this other slot instead.
     Same(Slot),
     /// The value stays in registers of a fused kernel with these parts.
     Fused(Vec<&'static str>),
