@@ -1,8 +1,9 @@
 //! Unrolling of row formulas into elementwise formulas and reductions.
 //!
-//! Each derivative of a row formula is a row formula with at least one more input. An unrolled formula is a composition
-//! of operations whose derivatives do not gain inputs: elementwise formulas (see [`Partials`](super::Partials)) and
-//! sums over the axes of a row. Derivatives of the third and higher orders are derived from it.
+//! Each derivative of a row formula is again a row formula, and its incoming gradients are additional inputs. An
+//! unrolled formula is a composition of operations whose derivatives do not gain inputs: elementwise formulas (see
+//! [`Partials`](super::Partials)) and sums over the axes of a row. Derivatives of the third and higher orders are
+//! derived from it.
 
 use super::Formula;
 use super::differentiate::import_graph;
