@@ -410,8 +410,8 @@ impl Formula {
         &self.inner.graph
     }
 
-    /// Returns true if the formula reduces over rows, uses positions within a row, or has per-row values. It then runs
-    /// as a row kernel.
+    /// Returns true if the formula contains row reductions, per-row values, positions within a row or the length of a
+    /// row. It then runs as a row kernel.
     #[inline]
     pub fn is_row(&self) -> bool {
         self.inner.is_row

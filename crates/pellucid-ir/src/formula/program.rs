@@ -162,8 +162,8 @@ impl Program {
         Program { name, inputs, uniforms, steps, registers, row_registers, outputs, is_row, digest, prepared }
     }
 
-    /// Returns true if the program reduces over rows or uses positions within a row, so that it must run as a
-    /// [`Row`](crate::kernel::Row) kernel.
+    /// Returns true if the program contains row reductions, per-row values, positions within a row or the length of a
+    /// row. It must then run as a [`Row`](crate::kernel::Row) kernel.
     #[inline]
     pub fn is_row(&self) -> bool {
         self.is_row

@@ -45,8 +45,8 @@ pub trait Family {
     /// Returns the number of arithmetic operations on values.
     ///
     /// A multiplication and an addition count as two, a function such as exp as one. Moving and converting values and
-    /// generating random numbers count as 0. A factorization of an `[m, n]` matrix counts as 2/3·m·n·min(m, n), a sort
-    /// of n values as n·⌊log₂ n⌋.
+    /// generating random numbers count as 0. A [`Factorization`](super::Factorization) counts as 2/3·m·n·min(m, n) for
+    /// each matrix `[m, n]` of its first input, a sort of n values as n·⌊log₂ n⌋.
     fn flops(&self, inputs: &[Meta], outputs: &[Meta]) -> u64;
 
     /// Returns the program that is applied to the inputs, with its parameters; `None` if there is none.

@@ -16,7 +16,8 @@
 //! consumer.
 //!
 //! The value is rounded to the dtype in which it would have been stored ([`Splice`]), so no bit changes. If other
-//! launches or the caller read the value too, the fused kernel stores it as an additional output.
+//! launches or the caller read the value too, the fused kernel stores it as an additional output, unless it is a fill,
+//! which each reader recomputes. If the fused kernel cannot store the value, the launches stay separate.
 
 mod result;
 
