@@ -100,7 +100,7 @@ pub trait Driver: Send + Sync + 'static {
 /// [`CheckedPlan`]) and whose borrow words are held. It checks only the storages of the operands: their device, their
 /// size, and whether they have memory.
 pub trait Backend: Send + Sync + 'static {
-    /// Returns the name of the device: `cpu`, `wgpu:0`, `cuda:1`, ...
+    /// Returns the name of the device: `cpu`, `wgpu:0`, `wgpu:1`, ...
     fn name(&self) -> &str;
     /// Returns a name of the hardware or software that runs the kernels, such as the name of a graphics card, for
     /// display.

@@ -287,7 +287,8 @@ pub enum Error {
         requested: usize,
         /// The number of bytes that tensors use.
         in_use: usize,
-        /// The limit of the bytes in use; `usize::MAX` means no limit.
+        /// The limit of the bytes in use or, if the request exceeds the largest buffer of the device, the size of that
+        /// buffer; `usize::MAX` means no limit.
         cap: usize,
     },
     /// A file cannot be read or written, or has invalid contents.
