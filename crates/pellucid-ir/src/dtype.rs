@@ -18,10 +18,10 @@
 //! | f64    |      |     |     |     |     |     |     |      |     | f64 |
 //!
 //! The join is commutative. Two integer or two float dtypes are promoted to the smallest dtype that represents both; an
-//! integer and a float to the float's dtype, as in PyTorch. **A scalar changes the dtype of a tensor only if its kind
-//! is higher** (booleans, then integers, then floats): `x * 2.5` keeps the dtype of a float tensor and converts an
-//! integer or boolean tensor to the default float `f32`. An integer scalar keeps the dtype of an integer tensor and
-//! converts a boolean tensor to `i64`.
+//! integer and a float to the float's dtype, as in PyTorch. `bool` is promoted to the other dtype. **A scalar changes
+//! the dtype of a tensor only if its kind is higher** (booleans, then integers, then floats): `x * 2.5` keeps the dtype
+//! of a float tensor and converts an integer or boolean tensor to the default float `f32`. An integer scalar keeps the
+//! dtype of an integer tensor and converts a boolean tensor to `i64`.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};

@@ -5,8 +5,8 @@
 //! it.
 //!
 //! Sizes are rounded up to *size classes*: multiples of 64 bytes up to 1 KiB, then eight per power of two. Any free
-//! block of a class serves any request of that class. At most 63 bytes of a block up to 1 KiB are unused, and at most a
-//! ninth of a larger one. (With huge pages, the unused part of a block is also resident.)
+//! block of a class can serve any request of that class. At most 63 bytes of a block up to 1 KiB are unused, and at
+//! most a ninth of a larger one. (With huge pages, the unused part of a block is also resident.)
 //!
 //! Each thread caches free blocks of the classes up to 4 KiB and accesses them without a lock or an atomic
 //! read-modify-write. Free blocks of larger classes, and blocks for which a thread cache has no space, are kept in

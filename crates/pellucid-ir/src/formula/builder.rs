@@ -28,7 +28,7 @@ thread_local! {
     static SERIAL: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A guard that removes the current builder, even if the body of the formula panics.
+/// A guard that removes the current builder when it is dropped, even if the body of the formula panics.
 struct BuilderGuard;
 
 impl Drop for BuilderGuard {

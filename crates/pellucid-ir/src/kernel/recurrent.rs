@@ -191,12 +191,12 @@ pub struct RecurrentGradientOperands<'o, I, O> {
     pub total_grads: Option<&'o O>,
 }
 
-/// Removes and returns the next operand of a list.
+/// Returns the next operand of an iterator.
 fn next_operand<'o, O>(operands: &mut std::slice::Iter<'o, O>) -> &'o O {
     operands.next().expect("the kernel must have all of its operands")
 }
 
-/// Removes and returns the next operand of a list if `is_present`; `None` otherwise.
+/// Returns the next operand of an iterator if `is_present`; otherwise returns `None` and does not advance the iterator.
 fn optional_operand<'o, O>(operands: &mut std::slice::Iter<'o, O>, is_present: bool) -> Option<&'o O> {
     is_present.then(|| next_operand(operands))
 }

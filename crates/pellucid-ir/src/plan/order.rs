@@ -57,8 +57,8 @@ impl IndexCheck {
         Some(IndexCheck { indices: launch.inputs[1..].to_vec(), lengths })
     }
 
-    /// Returns true if every index tensor stores positions of a `Pool`, which can refer to at most as many elements as
-    /// its axis has.
+    /// Returns true if every index tensor stores positions that a `Pool` found in an array with at most as many
+    /// elements as the indexed axis.
     fn holds_for(&self, positions: &[(Slot, usize)]) -> bool {
         let holds = |(index, &length): (&SlotView, &usize)| {
             index.dtype == DType::I64 && positions.iter().any(|&(slot, count)| slot == index.slot && count <= length)
