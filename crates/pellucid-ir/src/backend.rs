@@ -1,7 +1,7 @@
 //! The interface of a device: traits without implementations.
 //!
 //! A backend runs kernel families over [`View`]s of [`Storage`]s. A storage is created without memory and allocates it
-//! at the first write, so recording a list of kernels allocates nothing.
+//! at the first write, so recording a list of kernels allocates no memory for their outputs.
 //!
 //! A backend receives only operands whose borrow words the caller holds. The types of the operands prove this:
 //! [`CheckedKernel`], [`BorrowedSlots`], [`Readable`], [`Writable`], and the guards of [`borrow`](crate::borrow). So
@@ -69,7 +69,7 @@ pub enum Support {
 }
 
 /// Whether a device computes on the host's processor or on a GPU. If no device was chosen for any operand of an
-/// operation, the operation runs on a GPU that stores an operand, otherwise on the CPU.
+/// operation, the operation runs on a GPU if one stores an operand, and on the CPU if none does.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DeviceKind {
     /// The device shares the processor of the host.
@@ -100,7 +100,7 @@ pub trait Driver: Send + Sync + 'static {
 /// [`CheckedPlan`]) and whose borrow words are held. It checks only the storages of the operands: their device, their
 /// size, and whether they have memory.
 pub trait Backend: Send + Sync + 'static {
-    /// Returns the name of the device: `cpu`, `wgpu:0`, `cuda:1`, ...
+    /// Returns the name of the device: `cpu`, `wgpu:0`, `wgpu:1`, ...
     fn name(&self) -> &str;
     /// Returns a name of the hardware or software that runs the kernels, such as the name of a graphics card, for
     /// display.
@@ -137,8 +137,8 @@ pub trait Backend: Send + Sync + 'static {
     /// If a view exceeds its storage, belongs to another device, or is read and has no memory; if the kernel rejects a
     /// value; [`Error::OutOfMemory`].
     fn run_checked(&self, launch: CheckedKernel<'_>) -> Result<()>;
-    /// Runs a [`Map`] with one output over contiguous operands of `size` elements. The output may be an input, which is
-    /// then overwritten in place.
+    /// Runs a [`Map`] with one output over contiguous operands of `size` elements. The output may be one of the inputs,
+    /// which is then overwritten.
     fn map_dense(
         &self,
         program: &Arc<Program>,
@@ -229,8 +229,8 @@ pub trait Backend: Send + Sync + 'static {
     fn memory_stats(&self) -> MemoryStats;
     /// Limits the memory in use; `usize::MAX` removes the limit.
     fn set_memory_cap(&self, bytes: usize);
-    /// Returns an error if `bytes` more bytes in use would exceed the limit. The engine calls this function on the CPU
-    /// backend for the vectors of the host. The default implementation accepts any size.
+    /// Returns an error if `bytes` more bytes in use would exceed the limit. The engine calls this function of the CPU
+    /// backend before it allocates a large vector on the host. The default implementation accepts any size.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -242,8 +242,8 @@ pub trait Backend: Send + Sync + 'static {
     fn trim(&self);
 }
 
-/// Runs a map over contiguous operands of `size` elements: the inputs, and the outputs, which may be inputs. The caller
-/// holds the borrow words of all operands.
+/// Runs a map over contiguous operands of `size` elements. An output may be one of the inputs. The caller holds the
+/// borrow words of all operands.
 fn run_dense<B: Backend + ?Sized>(
     backend: &B,
     program: &Arc<Program>,
@@ -266,10 +266,10 @@ fn run_dense<B: Backend + ?Sized>(
     backend.run_checked(CheckedKernel::from_held(&kernel, inputs, outputs)?)
 }
 
-/// A plan that its backend has compiled.
+/// A plan that a backend has compiled.
 pub trait CompiledPlan: Send + Sync {
-    /// Returns, for each slot, whether the plan reads or writes it: a launch must hold the borrow word of its storage
-    /// for this access.
+    /// Returns the access of the plan to each slot. A launch must hold the borrow word of the storage in the slot for
+    /// this access.
     fn access(&self) -> &[SlotAccess];
     /// Runs every kernel of the plan in order.
     ///
@@ -296,17 +296,18 @@ pub struct LaunchFailure {
     pub error: Error,
 }
 
-// `From` between this type and `Error` would make the error type of `?` ambiguous in the closures of callers.
+// Implementations of `From` between this type and `Error` would make the error type of `?` ambiguous in the closures of
+// callers.
 impl LaunchFailure {
-    /// Returns the failure of the launch with this index in the plan.
+    /// Creates the failure of the launch with this index in the plan.
     pub fn new(launch: usize, error: Error) -> LaunchFailure {
         LaunchFailure { launch: u32::try_from(launch).ok(), error }
     }
-    /// Returns the failure of a plan of which no launch has run.
+    /// Creates the failure of a run that failed before its first launch.
     pub fn before_all(error: Error) -> LaunchFailure {
         LaunchFailure::new(0, error)
     }
-    /// Returns the failure of an unknown launch: any of the launches may have run.
+    /// Creates the failure of an unknown launch: any of the launches may have run.
     pub fn unknown(error: Error) -> LaunchFailure {
         LaunchFailure { launch: None, error }
     }

@@ -192,7 +192,7 @@ impl Atomics for Native {
     }
 
     fn parker() -> Arc<Parker> {
-        // A thread that is ending may have destroyed its counter.
+        // A thread that is ending may already have destroyed its parker.
         PARKER.try_with(Arc::clone).unwrap_or_default()
     }
 
@@ -203,7 +203,7 @@ impl Atomics for Native {
 
 const WRITER: u32 = u32::MAX;
 
-/// The number of readers of a storage, or the mark of its one writer.
+/// The state of a storage: the number of its readers, or a mark for its only writer.
 pub struct BorrowWord<A: Atomics = Native>(A::ReaderCount);
 
 impl<A: Atomics> Default for BorrowWord<A> {
@@ -253,7 +253,8 @@ impl<A: Atomics> BorrowWord<A> {
     }
 }
 
-/// The number of writes to a storage. A thread that holds the storage's word sees all writes of earlier writers.
+/// The number of writes to a storage. A thread that holds the storage's borrow word sees the counts of all earlier
+/// writers.
 pub struct Version<A: Atomics = Native>(A::Version);
 
 impl<A: Atomics> Default for Version<A> {
@@ -296,8 +297,8 @@ pub trait Borrowed: StorageOperand {
     fn version_word(&self) -> &Version<Self::Atomics>;
 }
 
-/// Acquires all words or none. A failed attempt wakes no kernel, even if the attempt of another kernel failed because
-/// of words that this attempt held for a moment.
+/// Tries to acquire all words. Returns false, and holds none, if a word is held. A failed attempt wakes no kernel, even
+/// if the attempt of another kernel failed because of words that this attempt held for a moment.
 #[inline(always)]
 fn try_all<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) -> bool {
     let mut acquired = 0;
@@ -327,7 +328,7 @@ fn end_first<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>, mut count: usi
     });
 }
 
-/// Acquires all words, or none if a waiting kernel has priority.
+/// Tries to acquire all words. Returns false, and holds none, if a word is held or a waiting kernel has priority.
 #[inline(always)]
 fn try_next<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) -> bool {
     match A::waited() {
@@ -367,7 +368,7 @@ fn release<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) {
     wake_waiters(words);
 }
 
-/// Wakes the kernels that wait for one of these words, after the words were released.
+/// Wakes the kernels whose turn it is among those that wait for one of these words. The words must have been released.
 #[inline]
 fn wake_waiters<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) {
     if A::waited() != 0 {

@@ -18,9 +18,10 @@
 //! | f64    |      |     |     |     |     |     |     |      |     | f64 |
 //!
 //! The join is commutative. Two integer or two float dtypes are promoted to the smallest dtype that represents both; an
-//! integer and a float to the float's dtype, as in PyTorch. **A scalar never widens a tensor**: `x * 2.5` keeps the
-//! dtype of a float tensor and converts an integer or boolean tensor to the default float `f32`. An integer scalar
-//! keeps the dtype of an integer tensor and converts a boolean tensor to `i64`.
+//! integer and a float to the float's dtype, as in PyTorch. `bool` is promoted to the other dtype. **A scalar changes
+//! the dtype of a tensor only if its kind is higher** (booleans, then integers, then floats): `x * 2.5` keeps the dtype
+//! of a float tensor and converts an integer or boolean tensor to the default float `f32`. An integer scalar keeps the
+//! dtype of an integer tensor and converts a boolean tensor to `i64`.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -245,9 +246,10 @@ impl DType {
         self.integer_range().map_or(value, |(low, high)| value.clamp(low, high))
     }
 
-    /// Returns true if `value` converts to this dtype without an error, except for rounding to a float.
+    /// Returns true if this dtype accepts `value`.
     ///
-    /// An integer dtype represents the integers in its range; `bool` and floats represent any number.
+    /// An integer dtype accepts only the integers in its range. A float dtype accepts, and may round, every number;
+    /// `bool` accepts every number and stores whether it is nonzero.
     pub fn represents(self, value: Scalar) -> bool {
         let Some((low, high)) = self.integer_range() else { return true };
         match value {
@@ -475,7 +477,7 @@ scalar_from!(bool => Bool as bool, u8 => Int as i64, i8 => Int as i64, i16 => In
     i64 => Int as i64, f32 => Float as f64, f64 => Float as f64, half::f16 => Float as f64, half::bf16 => Float as f64);
 
 impl From<usize> for Scalar {
-    /// Converts a size or a count, which must be less than 2⁶³.
+    /// Converts a size or a count. It must be less than 2⁶³; larger values wrap.
     fn from(v: usize) -> Scalar {
         Scalar::Int(v as i64)
     }

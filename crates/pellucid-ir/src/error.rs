@@ -93,7 +93,8 @@ pub enum Error {
     NotConverged {
         /// The operation.
         op: &'static str,
-        /// The index of the first matrix without convergence, in row-major order over the batch axes, or 0.
+        /// The index of the first matrix without convergence, in row-major order over the batch axes; 0 if there are no
+        /// batch axes.
         batch: usize,
     },
     /// The operation needs a Cargo feature that is not enabled.
@@ -286,7 +287,8 @@ pub enum Error {
         requested: usize,
         /// The number of bytes that tensors use.
         in_use: usize,
-        /// The limit of the bytes in use; `usize::MAX` means no limit.
+        /// The limit of the bytes in use or, if the request exceeds the largest buffer of the device, the size of that
+        /// buffer; `usize::MAX` means no limit.
         cap: usize,
     },
     /// A file cannot be read or written, or has invalid contents.
@@ -399,7 +401,8 @@ fn names_a_call(text: &str) -> bool {
     text.match_indices('(').any(|(at, _)| text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_'))
 }
 
-/// Returns the interned operation names. [`Error::set_operation`] does not replace a name that is one of these copies.
+/// Returns the interned copies of the operation names that [`Error::keep_operation`] has fixed.
+/// [`Error::set_operation`] does not replace these copies.
 fn kept_operations() -> MutexGuard<'static, Vec<&'static str>> {
     static KEPT: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
     lock(&KEPT)
@@ -454,7 +457,7 @@ impl Error {
     }
 
     /// Sets the operation that the error names to `op`. A composite operation uses it to report the errors of its parts
-    /// as its own. Errors without an operation, and errors of a kernel that ran [later](Self::keep_operation), are
+    /// as its own. Errors without an operation, and errors whose operation is [fixed](Self::keep_operation), are
     /// unchanged.
     #[cold]
     pub fn set_operation(&mut self, op: &'static str) {

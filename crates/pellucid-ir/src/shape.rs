@@ -106,7 +106,7 @@ impl Shape {
         Some(out)
     }
 
-    /// Returns the shape to which all `shapes` broadcast, or `None`.
+    /// Returns the shape to which all `shapes` broadcast; `None` if there is no such shape.
     pub fn broadcast_all<'a>(shapes: impl IntoIterator<Item = &'a Shape>) -> Option<Shape> {
         let mut shapes = shapes.into_iter();
         let first = shapes.next().cloned().unwrap_or_else(Shape::scalar);

@@ -5,8 +5,8 @@
 //! it.
 //!
 //! Sizes are rounded up to *size classes*: multiples of 64 bytes up to 1 KiB, then eight per power of two. Any free
-//! block of a class serves any request of that class. At most 63 bytes of a block up to 1 KiB are unused, and at most a
-//! ninth of a larger one. (With huge pages, the unused part of a block is also resident.)
+//! block of a class can serve any request of that class. At most 63 bytes of a block up to 1 KiB are unused, and at
+//! most a ninth of a larger one. (With huge pages, the unused part of a block is also resident.)
 //!
 //! Each thread caches free blocks of the classes up to 4 KiB and accesses them without a lock or an atomic
 //! read-modify-write. Free blocks of larger classes, and blocks for which a thread cache has no space, are kept in
@@ -35,8 +35,8 @@ const SMALL_CLASSES: usize = size_class(4096) + 1;
 /// The number of blocks per size class in a thread cache. If a block is released and the cache is full, half of the
 /// cached blocks are moved to the shared free list.
 const CACHED_BLOCKS: usize = 64;
-/// The maximum number of bytes in the counter of a thread. If the number is exceeded, the thread adds it to the global
-/// counter.
+/// The maximum number of bytes in the counter of a thread. If the number is exceeded, the thread adds the counter to
+/// the global counter.
 const SLACK: isize = 1 << 16;
 /// The number of free bytes that the allocator may cache regardless of the peak of use; see [`may_cache`].
 const MIN_CACHED_BYTES: usize = 256 << 20;
@@ -417,7 +417,8 @@ fn update_peak(in_use: isize) {
 
 /// Allocates a block of `size` bytes with guards from the system.
 ///
-/// Frees all cached blocks first if the allocation would exceed the cap, or if the system has no more memory.
+/// Frees cached blocks first (see [`trim`]) if the bytes from the system would exceed the cap, or if the system has no
+/// more memory.
 fn allocate_from_system(size: usize) -> Option<FreeBlock> {
     let layout = block_layout(size)?;
     if SYSTEM_BYTES.load(Relaxed).saturating_add(size) > CAP.load(Relaxed) {

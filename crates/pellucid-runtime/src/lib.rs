@@ -8,7 +8,7 @@
 //! | [`buffer`] | [`CpuBuffer`], the memory of a tensor |
 //! | `guard` | guard bytes around blocks in debug builds, and exact blocks for sanitizers |
 //! | [`scratch`] | the scratch stack of each thread, which is reused between kernels |
-//! | [`workspace`] | memory of kernels whose size depends on the operands |
+//! | [`workspace`] | memory for kernels, of a size that depends on the operands |
 //! | [`list`] | [`List`](list::List), a short list without system allocations |
 //! | [`threads`] | the thread pool, and parallel loops |
 //! | [`testing`] | tools for tests of kernels |

@@ -71,7 +71,7 @@ struct ScratchStack {
     bytes: Cell<usize>,
     /// The number of bytes in use.
     top: Cell<usize>,
-    /// The maximum number of bytes that were simultaneously in use.
+    /// The maximum number of bytes that this thread has needed simultaneously.
     max_needed: Cell<usize>,
 }
 

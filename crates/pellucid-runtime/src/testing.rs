@@ -17,7 +17,7 @@ pub struct Guarded<T> {
 }
 
 impl<T: bytemuck::Pod> Guarded<T> {
-    /// Creates an array of copies of `values`.
+    /// Creates an array that contains copies of `values`.
     pub fn from_slice(values: &[T]) -> Guarded<T> {
         let buffer = CpuBuffer::scratch(size_of_val(values)).unwrap();
         let mut guarded = Guarded { buffer, len: values.len(), element: PhantomData };

@@ -1,4 +1,4 @@
-//! Workspaces: uninitialized memory of kernels whose size depends on the operands.
+//! Workspaces: uninitialized memory for kernels, of a size that depends on the operands.
 //!
 //! A workspace of at most [`MAX_STACK_BYTES`] is scratch memory of its thread. A larger workspace is a [`CpuBuffer`]:
 //! it counts as memory in use, is subject to the memory cap, and is freed after its use.

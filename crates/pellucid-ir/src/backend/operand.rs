@@ -141,8 +141,8 @@ impl<'a> CheckedKernel<'a> {
     }
 }
 
-/// A plan whose launches all have operands that their families accept. No output is broadcast, and outputs overlap only
-/// inputs that the kernel [allows](crate::kernel::ReadOrder::allows).
+/// A plan whose launches, except the launches of its setup, have operands that their families accept. No output is
+/// broadcast, and outputs overlap only inputs that the kernel [allows](crate::kernel::ReadOrder::allows).
 #[derive(Clone, Copy, Debug)]
 pub struct CheckedPlan<'a>(&'a Plan);
 
@@ -172,7 +172,7 @@ impl Deref for CheckedPlan<'_> {
     }
 }
 
-/// Returns an error if several indices of an output refer to one element.
+/// Returns an error if several indices of an output may refer to one element.
 #[inline]
 fn check_writable(kernel: &Kernel, layout: &Layout) -> Result<()> {
     match layout.may_repeat() {
@@ -267,6 +267,6 @@ pub struct DenseView<'a> {
     pub storage: &'a Storage,
     /// The position of the first element, in elements from the start of the storage.
     pub offset: usize,
-    /// Whether the array is a single value.
+    /// Whether the operand is a single value that broadcasts.
     pub once: bool,
 }

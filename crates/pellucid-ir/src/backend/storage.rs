@@ -22,7 +22,8 @@ pub trait Buffer: Typed + Send + Sync {
     }
 }
 
-/// A type that can be compared with a type id. The blanket implementation covers all types, so no type can override it.
+/// A type that can be compared with a type id. The blanket implementation covers every `'static` type, so no type can
+/// override it.
 ///
 /// Backends check the type of every operand of every kernel. [`Any`] would return the id through memory and stall on
 /// store forwarding.
@@ -148,7 +149,7 @@ impl<B: Buffer + ?Sized> Storage<B> {
         self.kept.fetch_add(handles, Ordering::Relaxed);
     }
 
-    /// Reverts a [`Storage::keep`] of `handles` handles.
+    /// Ends the registration of `handles` handles by [`Storage::keep`].
     pub fn end_keep(&self, handles: u32) {
         self.kept.fetch_sub(handles, Ordering::Relaxed);
     }
@@ -165,7 +166,7 @@ impl<B: Buffer + ?Sized> Storage<B> {
         self.idle.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Reverts an [`Storage::add_idle`].
+    /// Ends the registration of a handle by [`Storage::add_idle`].
     pub fn remove_idle(&self) {
         self.idle.fetch_sub(1, Ordering::AcqRel);
     }
@@ -205,14 +206,14 @@ pub struct Writable<'a> {
 }
 
 impl<'a> Readable<'a> {
-    /// Creates the proof that the caller holds the borrow word of `storage` for `'a`.
+    /// Creates a `Readable`. The caller must hold the borrow word of `storage` for `'a`.
     pub(super) fn from_held(storage: &'a Storage) -> Readable<'a> {
         Readable { storage, _not_send: PhantomData }
     }
 }
 
 impl<'a> Writable<'a> {
-    /// Creates the proof that the caller holds the borrow word of `storage` for `'a` as its writer.
+    /// Creates a `Writable`. The caller must hold the borrow word of `storage` for `'a` as its writer.
     pub(super) fn from_held(storage: &'a Storage) -> Writable<'a> {
         Writable { storage, _not_send: PhantomData }
     }

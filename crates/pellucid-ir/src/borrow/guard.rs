@@ -1,4 +1,4 @@
-//! The guards that hold borrow words: of the operands of a kernel, of sets of operands, and of the slots of a plan.
+//! Guards that hold the borrow words of the operands of a kernel, of sets of operands, and of the slots of a plan.
 
 use super::waiting::BorrowWords;
 use super::{BorrowWord, Borrowed, acquire, acquire_distinct, release, try_next};
@@ -20,13 +20,13 @@ pub(super) struct OperandWords<'w, V> {
     pub(super) outputs: &'w [V],
 }
 
-/// The words of the storages that a plan uses: one storage for each slot.
+/// The words of the storages in the used slots of a plan, one storage for each slot.
 struct SlotWords<'w, V> {
     storages: &'w [V],
     access: &'w [SlotAccess],
 }
 
-/// The words of sets of `set` operands. The kernel writes the first `targets` operands of each set.
+/// The words of several sets, each of `set` operands. The kernel writes the first `targets` operands of each set.
 struct BatchWords<'w, V> {
     operands: &'w [V],
     set: usize,
@@ -117,8 +117,8 @@ impl<'v, V: Borrowed> BorrowGuard<'v, V> {
         BorrowGuard { inputs, outputs, _not_send: PhantomData }
     }
 
-    /// Acquires all words. Returns `None`, and holds no word, if another thread holds a conflicting word or waits for
-    /// one.
+    /// Tries to acquire all words. Returns `None`, and holds no word, if a conflicting word is held, or if a waiting
+    /// kernel or a reservation has priority.
     #[inline]
     pub fn try_acquire(inputs: &'v [V], outputs: &'v [V]) -> Option<BorrowGuard<'v, V>> {
         try_next(OperandWords { inputs, outputs }).then(|| BorrowGuard { inputs, outputs, _not_send: PhantomData })
@@ -162,8 +162,8 @@ pub struct BatchBorrowGuard<'v, V: Borrowed> {
 }
 
 impl<'v, V: Borrowed> BatchBorrowGuard<'v, V> {
-    /// Waits until no other thread's kernel holds a conflicting word, and acquires the words of all sets of `set`
-    /// operands, the first `targets` of each as the only writer.
+    /// Waits until no other thread's kernel holds a conflicting word, and acquires the words of all sets. Each set has
+    /// `set` operands; the first `targets` of them are acquired for writing.
     ///
     /// Returns `None`, and holds no word, if a target shares its storage with another operand, or if `set` is 0, less
     /// than `targets`, or does not divide the number of operands.

@@ -9,9 +9,9 @@
 //! A thread that trains a model acquires its words repeatedly. If all readers ran as soon as a write ends, the
 //! operating system could let each of them run for a time slice, hundreds of reads, before it returns to the writer.
 //! The words of a writer that had to wait therefore stay *reserved* for its thread: until it writes them again, only
-//! [`ADMITTED`] readers may read them, and the others sleep. A reservation ends when its words are written again and no
-//! reader has arrived since, when the reservation of another writer replaces it, or when a reader has slept
-//! [`Atomics::PATIENCE`] times without a write.
+//! [`ADMITTED`] readers may read them. The others sleep, except readers that were overtaken [`OVERTAKINGS`] times. A
+//! reservation ends when its words are written again and no reader has arrived since, when the reservation of another
+//! writer replaces it, or when a reader has slept [`Atomics::PATIENCE`] times without a write.
 //!
 //! An acquisition first loads a mask of the words in the list. If its words are not in the mask, no kernel waits for
 //! them and no thread has reserved them. A thread that holds words already does not join the list, because a kernel in
@@ -47,7 +47,7 @@ struct Waiter {
     ticket: u64,
     claims: Claims,
     parker: Arc<Parker>,
-    /// The number of writers that joined the list later and went before this kernel.
+    /// The number of writers that joined the list later and overtook this kernel.
     overtaken: usize,
     /// Whether the kernel may read reserved words.
     is_admitted: bool,
@@ -193,7 +193,7 @@ fn claims_conflict(a: &Claims, b: &Claims) -> bool {
     claims_overlap(a, b, |a, b| a || b)
 }
 
-/// Returns true if a kernel reads one of the written words.
+/// Returns true if a kernel with these claims reads, but does not write, one of the words `written`.
 fn claims_read(claims: &Claims, written: &Claims) -> bool {
     claims_overlap(claims, written, |writes, _| !writes)
 }
@@ -214,7 +214,7 @@ pub(super) fn are_targets_unique<'w, A: Atomics + 'w>(words: impl BorrowWords<'w
     claims.windows(2).all(|pair| pair[0].0 != pair[1].0 || !pair[1].1)
 }
 
-/// Acquires all words, or none if a kernel of the list has priority.
+/// Tries to acquire all words. Returns false, and holds none, if a word is held or a kernel of the list has priority.
 #[cold]
 pub(super) fn try_next<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) -> bool {
     if !is_next(words) {
@@ -227,7 +227,8 @@ pub(super) fn try_next<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) -> b
     is_acquired
 }
 
-/// Returns true if a kernel may acquire these words before all kernels of the list.
+/// Returns true if a kernel may acquire these words before all kernels of the list. In this case, ends the reservations
+/// of the words that the kernel writes.
 fn is_next<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) -> bool {
     let waited = A::waited();
     if words.all(|word, _| waited & A::filter_bit(address(word)) == 0) || A::held_count() > 0 {
@@ -242,7 +243,8 @@ fn is_next<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) -> bool {
             .iter()
             .filter(|reservation| claims_overlap(&reservation.claims, &claims, |_, writes| writes));
         if is_next && own.any(|reservation| reservation.admissions < ADMITTED) {
-            // Readers have arrived since the last write: the kernel joins the list, which reserves its words again.
+            // Readers have arrived since the last write, so the kernel must join the list, which reserves its words
+            // again.
             is_next = false;
         } else if is_next {
             list.end_reservations(|reservation| claims_overlap(&reservation.claims, &claims, |_, writes| writes));
@@ -253,7 +255,7 @@ fn is_next<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) -> bool {
     })
 }
 
-/// Acquires all words: tries as soon as it is the kernel's turn, and again when a word is released.
+/// Acquires all words. Waits until it is the kernel's turn and the words are free.
 #[cold]
 pub(super) fn wait<'w, A: Atomics + 'w>(words: impl BorrowWords<'w, A>) {
     if A::held_count() > 0 {
@@ -334,8 +336,8 @@ const ADMITTED: usize = 4;
 /// The number of attempts after which a waiting thread sleeps instead of pausing.
 const PAUSES: usize = 4;
 
-/// The longest sleep. A release reads the mask of the list without a fence after it has freed a word, and so may miss a
-/// kernel that joins the list at the same time.
+/// The longest time for which a kernel sleeps before it tries again. It is short because a release may miss a kernel
+/// that joins the list at the same time: the release reads the mask of the list without a fence.
 const LONGEST_SLEEP: Duration = Duration::from_micros(200);
 
 /// Blocks a thread until another thread wakes it, or [`LONGEST_SLEEP`] has passed.

@@ -1,4 +1,4 @@
-//! Errors of files, with a correction.
+//! Constructors of file errors that suggest a correction.
 
 use super::Error;
 use std::io::{self, ErrorKind};

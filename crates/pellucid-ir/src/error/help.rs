@@ -40,8 +40,8 @@ pub(super) fn axis_help(op: &str, rank: usize) -> String {
     }
 }
 
-/// Returns the indices that the operation accepts, or, for an index that is not a class, how to correct the call. Such
-/// an index means "no class", like PyTorch's −100, or is beyond the last class.
+/// Returns the end of the message for an index out of bounds: the indices that the operation accepts, or how to correct
+/// the call. A negative class usually means "no class", like PyTorch's −100.
 ///
 /// Operations that are not listed here accept negative indices, which count from the end.
 pub(super) fn index_help(op: &str, index: i64, len: usize) -> String {

@@ -3,7 +3,8 @@
 use super::WrongShape;
 use super::help::list;
 
-/// Formats the names and shapes that do not match, with a help text that recognizes state dicts of other optimizers.
+/// Formats the names and shapes that do not match, with a remedy that depends on the names: the state dict may be a
+/// checkpoint, belong to an optimizer, or have prefixed names.
 pub(super) fn message(op: &str, missing: &[String], unexpected: &[String], wrong_shapes: &[WrongShape]) -> String {
     let mut parts = Vec::new();
     if !missing.is_empty() {
@@ -60,8 +61,8 @@ fn help(missing: &[String], unexpected: &[String], wrong_shapes: &[WrongShape]) 
     help.into()
 }
 
-/// Returns the prefix without which every unexpected name is one of the missing names: the prefix of a wrapper module.
-/// `None` if there is no such prefix.
+/// Returns the prefix, such as the prefix of a wrapper module, whose removal turns every unexpected name into a missing
+/// name. `None` if there is no such prefix.
 fn prefix<'a>(missing: &[String], unexpected: &'a [String]) -> Option<&'a str> {
     let first = missing.first()?;
     let prefix = unexpected.iter().find_map(|name| name.strip_suffix(first.as_str()))?;

@@ -28,7 +28,7 @@ thread_local! {
     static SERIAL: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A guard that removes the current builder, even if the body of the formula panics.
+/// A guard that removes the current builder when it is dropped, even if the body of the formula panics.
 struct BuilderGuard;
 
 impl Drop for BuilderGuard {
@@ -102,13 +102,13 @@ impl Builder {
             None => expr,
             Some((role, number)) => *self.named[role as usize].get(number).ok_or_else(|| {
                 let name = ["input", "parameter", "output", "incoming gradient", "mask of refinement"][role as usize];
-                format!("{name} {number} does not exist here; only derivative lines can use `y` and `g`")
+                format!("{name} {number} does not exist here; `y`, `g` and `refined` exist only in derivative lines")
             })?,
         };
         expr.id_in(self.serial).ok_or_else(|| "an Expr was used in a formula other than the one that created it".into())
     }
 
-    /// Simplifies `node` and returns its index in the graph; an equal node is reused.
+    /// Simplifies `node`, adds it to the graph unless the graph contains an equal node, and returns its index.
     pub(super) fn node(&mut self, node: FormulaNode) -> Result<NodeId, String> {
         let node_info = self.graph.infer(node, &self.inputs)?;
         if self.derivative
@@ -133,7 +133,7 @@ impl Builder {
         self.node(FormulaNode::Literal(literal)).expect("a literal must always be well formed")
     }
 
-    /// Returns the value of a literal number that `f64` represents exactly.
+    /// Returns the value of a node that is a literal number which `f64` represents exactly; `None` for other nodes.
     pub(super) fn constant(&self, id: NodeId) -> Option<f64> {
         match self.graph.node(id) {
             FormulaNode::Literal(Literal { value: Scalar::Float(x), .. }) => Some(x),

@@ -93,7 +93,8 @@ fn compile(formula: &Formula, signature: &Signature) -> Result<Program> {
     let fits = signature.inputs.len() == inner.inputs.len()
         && (signature.outputs.is_empty() || signature.outputs.len() == inner.outputs.len());
     if !fits {
-        let reason = "a signature must have one dtype for each input, and one for each output or none for all outputs";
+        let reason =
+            "a signature must have one dtype for each input, and either one for each output or no output dtypes";
         return Err(Error::invalid(inner.name, reason));
     }
     let mut lowering = Lowering {

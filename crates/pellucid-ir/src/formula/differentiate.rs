@@ -70,10 +70,11 @@ fn unary(op: Unary, x: Expr, y: Expr, g: Expr) -> Option<Expr> {
     })
 }
 
-/// A bound above which 1 is negligible compared with x²: √(x² + 1) is |x| in `f64`.
+/// The bound of |x| above which 1 is negligible compared with x²: √(x² + 1) is |x| in `f64`.
 const NEGLIGIBLE_ONE: f64 = 1073741824.0;
 
-/// Returns 2x·y − 2/√π. For large x, where the two terms cancel, the asymptotic series is used.
+/// Returns 2x·y − 2/√π, the derivative of y = erfcx(x). For large x, where the two terms cancel, the asymptotic series
+/// is used.
 fn erfcx_slope(x: Expr, y: Expr) -> Expr {
     let is_large = x.gt(8.0);
     let large = is_large.select(x, 8.0);
@@ -84,7 +85,8 @@ fn erfcx_slope(x: Expr, y: Expr) -> Expr {
     is_large.select(-FRAC_2_SQRT_PI * series, 2 * x * y - FRAC_2_SQRT_PI)
 }
 
-/// Returns 2x·y − 2/√π, for x ≥ 2 by Laplace's continued fraction √π·y = 1/f₁ with fₖ = x + k/2/fₖ₊₁.
+/// Returns 2x·y − 2/√π, the derivative of y = erfcx(x), for x > 2 by Laplace's continued fraction √π·y = 1/f₁ with fₖ =
+/// x + k/2/fₖ₊₁.
 ///
 /// In this range the result is −2/√π / (1 + 2x·f₂), whose terms are positive: none of its derivatives cancels.
 fn refined_erfcx_slope(x: Expr, y: Expr) -> Expr {
@@ -102,10 +104,10 @@ fn is_refined() -> bool {
     Builder::with(|b| b.refined)
 }
 
-/// Returns the derivative of a product with respect to u, where the product rule would cancel near u = 0; `None` for
-/// other products.
+/// Returns u and the derivative with respect to u of a product of the form (c − u)·(c + u) or s(u)·s(−u), where c is
+/// constant and s is the sigmoid; `None` for other nodes. The product rule would cancel near u = 0.
 ///
-/// (c − u)·(c + u) has the derivative −2u, and s(u)·s(−u), the derivative of the sigmoid s, −s(u)·s(−u)·tanh(u/2).
+/// The derivative of (c − u)·(c + u) is −2u. The derivative of s(u)·s(−u) is −s(u)·s(−u)·tanh(u/2).
 pub(super) fn symmetric_product(node: FormulaNode, y: Expr) -> Option<(NodeId, Expr)> {
     let FormulaNode::Binary(Binary::Mul, a, b) = node else { return None };
     let (first, second) = Builder::with(|builder| (builder.graph.node(a), builder.graph.node(b)));
@@ -186,9 +188,9 @@ fn atan2(a: Expr, b: Expr, g: Expr) -> [Option<Expr>; 2] {
     ]
 }
 
-/// Returns the density of the gamma distribution, bᵃ⁻¹·e⁻ᵇ / Γ(a). For b < 1 it is computed with the power bᵃ⁻¹, whose
-/// derivatives at b = 0 exist; otherwise as the exponential of its logarithm, which does not overflow. For large a and
-/// b, the logarithm is computed from terms that do not cancel.
+/// Returns the density of the gamma distribution, bᵃ⁻¹·e⁻ᵇ / Γ(a). For b < 1 it is computed with the power bᵃ⁻¹, since
+/// ln b has no finite derivatives at b = 0; otherwise as the exponential of its logarithm, which does not overflow. For
+/// a ≥ 10 and b ≥ 1, the logarithm is computed from terms that do not cancel.
 fn gamma_density(a: Expr, b: Expr) -> Expr {
     let is_small = b.lt(1);
     let is_large = a.ge(SERIES_BEGIN) & b.ge(1);

@@ -20,7 +20,8 @@ impl Formula {
         self.evaluate_row(inputs, params, per_element.map_or(1, |(_, values)| values.len()))
     }
 
-    /// Evaluates a row of `elements` elements, even if all inputs are per row, as in the gradient of Σx.
+    /// Evaluates the outputs for one row like [`evaluate`](Self::evaluate), for a row of `elements` elements. If all
+    /// inputs are per row, as in the gradient of Σx, they do not determine this number.
     #[track_caller]
     pub fn evaluate_row(&self, inputs: &[&[f64]], params: &[f64], elements: usize) -> Vec<Vec<f64>> {
         let inner = &*self.inner;

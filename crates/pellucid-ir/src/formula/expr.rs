@@ -31,7 +31,7 @@ pub(super) enum NameRole {
 }
 
 impl NameRole {
-    /// Serial numbers of builders above this one denote roles.
+    /// The largest serial number of a builder. Larger numbers denote roles.
     pub(super) const FIRST: u32 = u32::MAX - 5;
     const ALL: [NameRole; 5] =
         [NameRole::Input, NameRole::Param, NameRole::Output, NameRole::Gradient, NameRole::Refined];

@@ -5,8 +5,8 @@ use super::graph::{Input, ValueKind};
 use super::memo::Memo;
 use smallvec::SmallVec;
 
-/// The requested gradients and their outputs: four bits per input, the lowest for
-/// input 0. 0 means *not requested*, k means *added into output k − 1*.
+/// The requested gradients and their outputs, in four bits for each input; the lowest bits are for input 0. The value 0
+/// means *not requested*, k means *added into output k − 1*.
 ///
 /// `0x21` requests separate gradients of two inputs, `0x11` their sum: a tensor that is passed as both inputs gets one
 /// fused gradient. Only the first 16 inputs can be requested together, in at most 15 outputs. A later input can only be
@@ -19,8 +19,9 @@ impl GradientRequest {
     pub const MAX_INPUTS: usize = 16;
     /// The maximum number of outputs of one request.
     pub const MAX_OUTPUTS: usize = 15;
-    /// The bits that add the gradient of input 15 into output 14, and no other gradient. `with` never creates this
-    /// value, because outputs are numbered without gaps.
+    /// The mark of a request for one input beyond the 16th, whose index is in the lowest bits. A request that adds the
+    /// gradient of input 15 into output 14 sets these bits too, but its other outputs 0 to 13 also set bits above any
+    /// index.
     const ALONE: u64 = 15 << 60;
 
     /// Requests separate gradients of the first `inputs` inputs.
@@ -45,7 +46,8 @@ impl GradientRequest {
         (GradientRequest::MAX_INPUTS..=255).contains(&input).then_some(input)
     }
 
-    /// Also requests the gradient of `input`, added into `output`.
+    /// Also requests the gradient of `input`, added into `output`. In a complete request, the outputs must be numbered
+    /// without gaps.
     ///
     /// # Panics
     /// Panics for an input beyond the 16th or an output beyond the 15th.
@@ -111,7 +113,7 @@ pub struct Gradient {
     pub(super) results: SmallVec<[GradientStructure; 2]>,
 }
 
-/// The structure of one requested gradient.
+/// How a requested gradient is obtained: it is zero, an incoming gradient, or computed by a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum GradientStructure {
     Zero,
@@ -178,9 +180,9 @@ impl Formula {
         self.inner.gradients.insert(key, gradient)
     }
 
-    /// Returns the formula with some outputs added to accumulators. For every bit k of `outputs` there is one more
-    /// input s, in order, and output k is s + yₖ. The addition is rounded separately, so the result is bit-identical to
-    /// a separate addition if the compute type is the storage type.
+    /// Returns the formula with some outputs added to accumulators. For every bit k that is set in `outputs`, the
+    /// formula has one more input s, in order, and output k is s + yₖ. The addition is rounded separately, so the
+    /// result is bit-identical to a separate addition if the compute type is the storage type.
     ///
     /// ```
     /// # extern crate pellucid_ir as pellucid;

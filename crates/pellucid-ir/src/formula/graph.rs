@@ -214,7 +214,8 @@ impl FormulaNode {
 
 /// The inferred properties of a node.
 ///
-/// A node has one value for each row if it depends only on per-row inputs, parameters, literals and row reductions.
+/// A node has one value for each row if it depends only on per-row inputs, parameters, literals, the row length and row
+/// reductions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NodeInfo {
     /// The kind of its values.

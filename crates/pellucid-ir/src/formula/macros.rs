@@ -2,7 +2,8 @@
 
 /// Builds a [`Formula`](crate::formula::Formula).
 ///
-/// **Named**, with kinds of inputs and declared derivatives; it is built each time the expression is evaluated:
+/// **Named**, with kinds of inputs and declared derivatives. The formula is built each time the macro expression is
+/// evaluated:
 ///
 /// ```
 /// # extern crate pellucid_ir as pellucid;

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-/// A lock-free linked list of keys and values, for few entries that are looked up often.
+/// A linked list of keys and values that is read without a lock, for few entries that are looked up often.
 pub(super) struct Memo<K, V> {
     first: OnceLock<Box<Entry<K, V>>>,
 }

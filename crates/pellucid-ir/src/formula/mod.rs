@@ -124,7 +124,7 @@ struct FormulaData {
     order: usize,
     /// Whether every input is a number.
     is_plain: bool,
-    /// A mask of the number outputs among the first 64. Only number outputs have an incoming gradient.
+    /// A mask of those of the first 64 outputs that are numbers. Only these outputs have an incoming gradient.
     numbers: u64,
     gradients: Gradients,
     sums: Sums,
@@ -410,8 +410,8 @@ impl Formula {
         &self.inner.graph
     }
 
-    /// Returns true if the formula reduces over rows, uses positions within a row, or has per-row values. It then runs
-    /// as a row kernel.
+    /// Returns true if the formula contains row reductions, per-row values, positions within a row or the length of a
+    /// row. It then runs as a row kernel.
     #[inline]
     pub fn is_row(&self) -> bool {
         self.inner.is_row

@@ -1,8 +1,8 @@
 //! Partial derivatives of every order, of a formula without row reductions.
 //!
-//! Repeated reverse sweeps would make the formula of order k exponentially large in k, with one more
-//! input for every incoming gradient. An elementwise formula y(x) needs neither: its derivatives of
-//! order k are plain functions of the *point* (x, y(x)), and every gradient is a sum of products
+//! Repeated reverse sweeps would make the formula of order k exponentially large in k, with one more input for every
+//! incoming gradient. An elementwise formula y(x) avoids both: its derivatives of order k are plain functions of the
+//! *point* (x, y(x)), and every gradient is a sum of products
 //!
 //! ```text
 //! Σ c · ∂ᵅyⱼ/∂xᵅ (x, y)
@@ -268,7 +268,7 @@ impl Partials {
         derivative_name(self.name)
     }
 
-    /// Returns the value of the derivative if it is constant.
+    /// Returns the value of the derivative if it is constant; `None` otherwise.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if all derivatives of the formula together have too many nodes.
@@ -280,7 +280,8 @@ impl Partials {
         }
     }
 
-    /// Returns the formula of a sum of products of `cotangents` cotangents with nonzero partial derivatives.
+    /// Returns the formula of the sums of products in `terms`, whose partial derivatives must be nonzero. `cotangents`
+    /// is the number of cotangents.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the formula has too many nodes or inputs.

@@ -38,7 +38,7 @@ pub struct Program {
 /// The maximum number of instructions: backends number inputs, uniforms and results of instructions with 16 bits.
 pub(super) const MAX_STEPS: usize = 60_000;
 
-/// The number of backend kinds. Each can cache its own form of a program in the program.
+/// The number of backend kinds. The backend of each kind can cache its own form of a program in the program.
 const BACKENDS: usize = 3;
 
 /// An input: its dtype in memory and the type to which it is converted when it is loaded.
@@ -162,8 +162,8 @@ impl Program {
         Program { name, inputs, uniforms, steps, registers, row_registers, outputs, is_row, digest, prepared }
     }
 
-    /// Returns true if the program reduces over rows or uses positions within a row, so that it must run as a
-    /// [`Row`](crate::kernel::Row) kernel.
+    /// Returns true if the program contains row reductions, per-row values, positions within a row or the length of a
+    /// row. It must then run as a [`Row`](crate::kernel::Row) kernel.
     #[inline]
     pub fn is_row(&self) -> bool {
         self.is_row
@@ -180,7 +180,8 @@ impl Program {
     }
 
     /// Returns the backend's own form of this program, which is cached in the program; `make` creates it on first use.
-    /// `backend` is the kind of the backend: 0 for CPU, 1 for wgpu, 2 for CUDA. A backend must always use the same `T`.
+    /// `backend` is the kind of the backend: 0 for CPU, 1 for wgpu, 2 for any other backend. A backend must always use
+    /// the same `T`.
     #[inline]
     pub fn prepared<T: Any + Send + Sync>(&self, backend: usize, make: impl FnOnce() -> T) -> &T {
         let form = self.prepared[backend].get_or_init(|| Box::new(make()));

@@ -63,9 +63,9 @@ impl RegisterFile {
 
 /// Chooses the order of the instructions, and assigns a register to every value.
 ///
-/// The CPU backend fuses an instruction with the next one if the next one reads its result, and its registers occupy
-/// cache. The instructions are ordered depth first if this order needs no more registers and has no fewer such pairs
-/// than the draft. Drafts with row reductions keep their order, which minimizes the passes over a row.
+/// The CPU backend fuses an instruction with the next one if the next one reads its result, and stores its registers in
+/// the cache. The instructions are ordered depth first if this order needs no more registers and has no fewer such
+/// pairs than the draft. Drafts with row reductions keep their order, which minimizes the passes over a row.
 pub(super) fn allocate(draft: &UnallocatedProgram, outputs: Vec<(Value, Store)>) -> Allocated {
     let draft_order: Vec<usize> = (0..draft.steps.len()).collect();
     let as_drafted = assign(draft, &draft_order, &outputs);

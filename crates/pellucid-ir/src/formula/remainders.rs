@@ -66,7 +66,8 @@ fn split(x: Expr) -> (Expr, Expr, Expr) {
 /// The bound of |u| below which ln(1 + u) is computed from u instead of 1 + u.
 const MAX_SERIES_ARGUMENT: f64 = 0.25;
 
-/// Returns ln(1 + u) − u for 1 + u = `ratio` > 0, without cancellation. `ratio` is read where u is not near 0.
+/// Returns ln(1 + u) − u for 1 + u = `ratio` > 0, without cancellation. It is computed from `ratio` if |u| ≥ 1/4, and
+/// from `u` alone if u is nearer to 0.
 pub fn log_ratio_minus(u: Expr, ratio: Expr) -> Expr {
     let is_near = u.abs().lt(MAX_SERIES_ARGUMENT);
     let (near_argument, distant) = (is_near.select(u, 0.0), is_near.select(1.0, ratio));
@@ -77,7 +78,8 @@ pub fn log_ratio_minus(u: Expr, ratio: Expr) -> Expr {
     is_near.select(2.0 * s * series - near_argument * s, distant.ln() - u)
 }
 
-/// Returns ln(1 + u) for 1 + u = `ratio` > 0. `ratio` is read where u is not near 0.
+/// Returns ln(1 + u) for 1 + u = `ratio` > 0. It is computed from `ratio` if |u| ≥ 1/4, and from `u` if u is nearer to
+/// 0.
 pub fn log_ratio(u: Expr, ratio: Expr) -> Expr {
     let is_near = u.abs().lt(MAX_SERIES_ARGUMENT);
     is_near.select(is_near.select(u, 0.0).ln_1p(), is_near.select(1.0, ratio).ln())

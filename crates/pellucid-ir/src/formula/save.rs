@@ -26,7 +26,7 @@ pub(super) fn gradient(
 ) -> Gradient {
     let inner = &*f.inner;
     let (n, m) = (inner.inputs.len(), inner.outputs.len());
-    // The outputs that the gradient reads, as (node, input that represents the saved output).
+    // The outputs that the gradient may read, as (node, input that represents the saved output).
     let reached = ReachableNodes::new(b, roots, &[]).nodes;
     let readable_outputs = inner.outputs.iter().enumerate().filter_map(|(j, output)| {
         let node = forward[output.node.index()];

@@ -12,7 +12,8 @@ use crate::dtype::Scalar;
 type Rewrite = Result<Option<NodeId>, String>;
 
 impl Builder {
-    /// Applies the rewrites that keep every bit of the value.
+    /// Applies the rewrites that keep every bit of the value. A row sum of equal values is by definition their value
+    /// times the row length.
     pub(super) fn rewrite_value(&mut self, node: FormulaNode) -> Rewrite {
         use Binary::*;
         let one = |b: &Builder, id| b.constant(id) == Some(1.0);
@@ -161,7 +162,7 @@ impl Builder {
         }
     }
 
-    /// Returns (u, c) if the node is u·c with a literal number c.
+    /// Returns (u, c) if the node is u·c with a literal number c; `None` for other nodes.
     fn factor(&self, id: NodeId) -> Option<(NodeId, f64)> {
         match self.graph.node(id) {
             FormulaNode::Binary(Binary::Mul, u, c) if self.constant(c).is_some() => self.constant(c).map(|c| (u, c)),

@@ -61,7 +61,7 @@ impl Splice {
         Splice { rows, ..Splice::default() }
     }
 
-    /// Returns true if a part may be a row program.
+    /// Returns true if the splice was created for row programs.
     pub fn has_rows(&self) -> bool {
         self.rows
     }

@@ -1,7 +1,7 @@
 //! Unrolling of row formulas into elementwise formulas and reductions.
 //!
-//! The derivatives of a row formula are row formulas with one more input for every order. An unrolled formula is a
-//! composition of operations whose derivatives do not gain inputs: elementwise formulas (see
+//! Each derivative of a row formula is again a row formula, and its incoming gradients are additional inputs. An
+//! unrolled formula is a composition of operations whose derivatives do not gain inputs: elementwise formulas (see
 //! [`Partials`](super::Partials)) and sums over the axes of a row. Derivatives of the third and higher orders are
 //! derived from it.
 
@@ -70,7 +70,7 @@ impl Formula {
 /// The maximum number of values that one part may read.
 const MAX_LEAVES: usize = 64;
 
-/// The error for a part that would read too many values, with their number.
+/// The error for a part that would read too many values. It contains the number of values.
 #[derive(Clone, Copy)]
 pub(super) struct TooWide(usize);
 

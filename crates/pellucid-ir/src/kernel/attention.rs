@@ -20,8 +20,8 @@ pub enum AttentionPart {
 /// Scaled dot-product attention, O = softmax(scale·Q·Kᵀ + M)·V for every head (Vaswani et al. 2017), or its gradient.
 ///
 /// It is a family of its own because the score matrix is large and is needed only temporarily. The scores of a block of
-/// queries stay in the cache, and masked scores of `causal` attention are not computed. The backward pass recomputes
-/// the scores from λ = ln Σ exp of each row (Dao et al., FlashAttention, 2022).
+/// queries stay in the cache. With `causal`, scores are computed only up to the last key to which a query of the block
+/// attends. The backward pass recomputes the scores from λ = ln Σ exp of each row (Dao et al., FlashAttention, 2022).
 ///
 /// Queries are `[N, H, L, E]`, keys `[N, G, S, E]`, values `[N, G, S, D]`. G divides H, and H/G neighbouring heads
 /// share keys and values (Ainslie et al. 2023). All arrays are `f32` or all are `f64`; outputs are contiguous along
@@ -108,8 +108,7 @@ impl Attention {
         }
     }
 
-    /// Returns all sizes, which it reads from the shapes of Q, K and V; `None` if a rank is wrong or G does not divide
-    /// H.
+    /// Returns all sizes, read from the shapes of Q, K and V; `None` if a rank is wrong or G does not divide H.
     pub fn sizes(&self, inputs: &[Meta]) -> Option<AttentionSizes> {
         let [q, k, v, ..] = inputs else { return None };
         let (&[batch, heads, queries, qk_width], &[_, kv_heads, keys, _], &[.., v_width]) =
@@ -121,7 +120,8 @@ impl Attention {
         fits.then_some(AttentionSizes { batch, heads, kv_heads, queries, keys, qk_width, v_width })
     }
 
-    /// Returns the number of pairs of a query and a key that `causal` lets it attend to.
+    /// Returns the number of pairs of a query and a key to which the query attends, over all sequences and heads. With
+    /// `causal`, query i attends only to the keys 0..=i; the mask is not considered.
     pub fn pairs(&self, sizes: &AttentionSizes) -> u64 {
         let AttentionSizes { batch, heads, queries, keys, .. } = *sizes;
         let (l, s) = (queries as u64, keys as u64);

@@ -48,9 +48,9 @@ impl ConvPart {
 /// dtype `f32`; it is then not rounded to half precision. The order of accumulation depends on the shapes alone:
 /// channels, then taps, in blocks of a fixed length. A backend may use Winograd convolution (Winograd 1980; Lavin and
 /// Gray 2016) for shapes for which it is faster. It is also exact for small integers, but its rounding errors are
-/// relative to the largest elements near a window, not only those in it. If an element is not finite, or the Winograd
-/// transform overflows, the entire call runs without Winograd convolution, so that the element affects only its own
-/// windows.
+/// relative to the largest elements near a window, not only those in it. If a result of an image is not finite, all
+/// results of the image (for a weight gradient, all results) are recomputed without Winograd convolution, so that an
+/// element that is not finite affects only its own windows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Conv {
     /// The geometry of the window w over x.

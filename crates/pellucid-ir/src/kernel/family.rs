@@ -10,9 +10,9 @@ use std::sync::Arc;
 /// Shapes and dtypes of the outputs of a kernel, usually one.
 pub type Metas = SmallVec<[Meta; 2]>;
 
-/// A kernel family, described as far as the engine, the planner and printed plans need it.
+/// A kernel family: the properties that the engine, the planner and printed plans need.
 ///
-/// Each family implements this trait in its own file. A backend has one implementation of each family.
+/// Each variant of [`Kernel`](super::Kernel) is a family.
 pub trait Family {
     /// The name of the family in printed plans.
     const FAMILY: &'static str;
@@ -45,8 +45,8 @@ pub trait Family {
     /// Returns the number of arithmetic operations on values.
     ///
     /// A multiplication and an addition count as two, a function such as exp as one. Moving and converting values and
-    /// generating random numbers count as 0. A factorization counts as the leading term of its number of operations, a
-    /// sort of n values as n·log₂ n.
+    /// generating random numbers count as 0. A [`Factorization`](super::Factorization) counts as 2/3·m·n·min(m, n) for
+    /// each matrix `[m, n]` of its first input, a sort of n values as n·⌊log₂ n⌋.
     fn flops(&self, inputs: &[Meta], outputs: &[Meta]) -> u64;
 
     /// Returns the program that is applied to the inputs, with its parameters; `None` if there is none.
@@ -83,7 +83,7 @@ pub struct FamilyInfo {
 
 impl FamilyInfo {
     /// Returns the properties of a kernel that reads its inputs in any order, only writes its outputs, is limited by
-    /// memory, and accepts all values.
+    /// memory bandwidth, and accepts all values.
     pub(super) fn new(inputs: usize, outputs: usize) -> FamilyInfo {
         FamilyInfo {
             inputs,

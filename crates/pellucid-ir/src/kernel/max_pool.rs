@@ -109,7 +109,12 @@ impl Family for Pool {
         if y.size() == 0 || (0..3).all(is_valid) {
             return Ok(());
         }
-        Err(Error::invalid("max_pool", "a window is entirely in the padding, or its parameters are out of range"))
+        let reason = format!(
+            "each window over shape {x} must contain an element, stride and dilation must be positive, and the \
+             positions of the windows must not overflow; got {:?}",
+            self.windows
+        );
+        Err(Error::invalid("max_pool", reason))
     }
 
     fn flops(&self, inputs: &[Meta], outputs: &[Meta]) -> u64 {

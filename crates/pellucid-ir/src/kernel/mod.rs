@@ -1,4 +1,4 @@
-//! The kernel families, which are all that a backend implements.
+//! The kernel families: the computations that a backend implements.
 //!
 //! A family consists of a shape rule and a definition; operations choose a family and its arguments. The number of
 //! families stays small: the documentation of each specialized family contains the reason why it is separate.
@@ -73,7 +73,7 @@ pub enum Kernel {
     MatMul(MatMul),
     /// A convolution, or one of its derivatives.
     Conv(Conv),
-    /// The largest element of each window.
+    /// The largest element of each window, or the gradient of this operation.
     Pool(Pool),
     /// Elements selected by integer indices.
     Gather(Gather),

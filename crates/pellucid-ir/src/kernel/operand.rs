@@ -1,4 +1,4 @@
-//! The operands of a kernel, as the rules of the families read them.
+//! The properties of operands, which the rules of the families check.
 
 use super::Meta;
 use crate::dtype::DType;

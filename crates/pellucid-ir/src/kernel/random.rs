@@ -17,8 +17,8 @@ pub enum Distribution {
 }
 
 impl Distribution {
-    /// Returns the number of random bits of a uniform value. It is the precision of the dtype, so that no value is
-    /// rounded up to 1. Normal values of half precision are computed from `f32`.
+    /// Returns the number of random bits of a uniform value of a float dtype. It is the precision of the dtype, so that
+    /// no value is rounded up to 1.
     pub const fn unit_bits(dtype: DType) -> u32 {
         match dtype {
             DType::F16 => 11,

@@ -72,9 +72,9 @@ pub struct GateBlock {
 /// The part of a recurrent layer that a [`Recurrent`] kernel computes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RecurrentPart {
-    /// All states.
+    /// The gate activations and all states.
     States,
-    /// The gradients of the gates and of the initial state.
+    /// The gradients of the gates and of the initial states.
     Gradient,
 }
 
@@ -191,12 +191,12 @@ pub struct RecurrentGradientOperands<'o, I, O> {
     pub total_grads: Option<&'o O>,
 }
 
-/// Removes and returns the next operand of a list.
+/// Returns the next operand of an iterator.
 fn next_operand<'o, O>(operands: &mut std::slice::Iter<'o, O>) -> &'o O {
     operands.next().expect("the kernel must have all of its operands")
 }
 
-/// Removes and returns the next operand of a list if `is_present`; `None` otherwise.
+/// Returns the next operand of an iterator if `is_present`; otherwise returns `None` and does not advance the iterator.
 fn optional_operand<'o, O>(operands: &mut std::slice::Iter<'o, O>, is_present: bool) -> Option<&'o O> {
     is_present.then(|| next_operand(operands))
 }
@@ -271,8 +271,7 @@ impl Recurrent {
         2 + usize::from(self.cell == RnnMode::Lstm) + usize::from(gradient && self.projected)
     }
 
-    /// Returns T, N, H and P, which it reads from the shapes of the gates and of W; `None` if these shapes do not fit
-    /// the cell.
+    /// Returns T, N, H and P, read from the shapes of the gates and of W; `None` if these shapes do not fit the cell.
     pub fn sizes(&self, inputs: &[Meta]) -> Option<RecurrentSizes> {
         let w = match self.part {
             RecurrentPart::States => &inputs[1],

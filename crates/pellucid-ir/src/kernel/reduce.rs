@@ -79,8 +79,8 @@ pub struct Reduce {
     pub op: ReduceOp,
     /// The axes of the common shape that are reduced.
     pub axes: AxisSet,
-    /// The program for one element. It has one output, whose compute type is the type of the accumulator; the storage
-    /// dtype of this output is ignored.
+    /// The program for one element. It has one output, whose compute type determines the type of the accumulator
+    /// ([`ReduceOp::accumulator`]); the storage dtype of this output is ignored.
     pub program: Arc<Program>,
     /// The run-time parameters of the program.
     pub params: Params,

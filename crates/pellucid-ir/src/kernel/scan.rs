@@ -33,9 +33,9 @@ impl ScanOp {
     }
 }
 
-/// `y[i] = op(x[0], .., x[i])` along one axis; with `reverse`, from the last element to the first. A backend may combine
-/// the results of consecutive chunks of a long line. Sums and products accumulate in the type that [`ScanOp::accumulator`] returns; each element of the result
-/// is rounded to the dtype of the input once.
+/// `y[i] = op(x[0], .., x[i])` along one axis; with `reverse`, from the last element to the first. If the axis is long,
+/// a backend may scan it in consecutive chunks and combine their results. Sums and products accumulate in the type that
+/// [`ScanOp::accumulator`] returns; each element of the result is rounded to the dtype of the input once.
 ///
 /// There is one input. The outputs have its shape: the values, in the dtype of the input, and for `Max` and `Min` also
 /// the `i64` indices.

@@ -17,7 +17,7 @@ pub struct Sort {
     pub axis: usize,
     /// Whether the largest element comes first.
     pub descending: bool,
-    /// The number of elements to keep; the length of the axis keeps all of them.
+    /// The number of elements to keep, at most the length of the axis.
     pub k: usize,
 }
 

@@ -20,8 +20,8 @@ use smallvec::smallvec;
 /// [`GROUP`](SparseProduct::GROUP) terms, of n², n³, n⁴ and n⁵ terms: each group is summed from its first term or
 /// group, then added to the total of the earlier groups of its size. An element without terms is 0.
 ///
-/// Before any write, columns out of bounds are rejected with [`Error::IndexOutOfBounds`], and then starts that
-/// decrease, are negative or exceed the number of terms.
+/// Before any write, the columns and then the starts are checked. Columns out of bounds, and starts that decrease, are
+/// negative or exceed the number of terms, are rejected with [`Error::IndexOutOfBounds`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SparseProduct {
     /// The name of the operation in errors.

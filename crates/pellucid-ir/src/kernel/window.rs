@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// The geometry of a sliding window over three spatial axes; with fewer axes the leading ones have length 1.
+/// The geometry of a sliding window over three spatial axes. For fewer axes, the leading ones have length 1.
 ///
 /// Along each axis, tap t of the window at output o is at input position `stride·o + dilation·t − before`. Positions
 /// outside the input are padding.

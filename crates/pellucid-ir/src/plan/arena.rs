@@ -47,7 +47,8 @@ impl Arena {
     }
 }
 
-/// Assigns every buffer that the plan owns and every input an offset, and redirects all operands to the arena.
+/// Assigns every buffer that the plan owns and every input an offset, and redirects the operands in these buffers to
+/// the arena.
 pub(super) fn assign_offsets(mut plan: Plan) -> Plan {
     let mut allocations = lifetimes(&plan);
     let unshared_bytes = allocations.iter().map(|a| a.bytes.next_multiple_of(ALIGNMENT)).sum();

@@ -5,8 +5,8 @@ use crate::formula::{Program, Splice, SpliceOperand};
 use crate::kernel::{Kernel, Map, Params, Row};
 use std::sync::Arc;
 
-/// Removes unused launches and unused outputs. A random generator still runs if its numbers are unused, since its state
-/// is visible outside the plan.
+/// Removes unused launches and unused outputs. A random kernel whose numbers are unused still runs if the state of its
+/// generator is visible outside the plan.
 pub(super) fn remove(mut plan: Plan) -> Plan {
     let mut needed: Vec<bool> = (0..plan.slots.len()).map(|slot| plan.is_wanted(slot)).collect();
     let mut removed_slots: Vec<Slot> = Vec::new();

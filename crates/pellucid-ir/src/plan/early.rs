@@ -4,12 +4,12 @@
 use super::order::Footprint;
 use super::{Plan, SlotRole, SlotView};
 
-/// The maximum number of bytes that a hoisted launch writes to slots other than state: single values, such as a step
-/// counter.
+/// The maximum number of bytes that a hoisted launch writes to slots other than state: enough for a few values, such as
+/// a step counter.
 const MAX_HOISTED_BYTES: usize = 64;
 
-/// Moves every launch that writes at most [`MAX_HOISTED_BYTES`] bytes to slots other than [`SlotRole::State`] (an
-/// optimizer update, for example) directly after the last launch that it must follow.
+/// Moves every launch that writes at most [`MAX_HOISTED_BYTES`] bytes to slots other than [`SlotRole::State`] directly
+/// after the last launch that it must follow. Such a launch is, for example, an optimizer update.
 pub(super) fn hoist(mut plan: Plan) -> Plan {
     for j in 1..plan.launches.len() {
         let launch = &plan.launches[j];

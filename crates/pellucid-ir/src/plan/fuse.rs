@@ -16,7 +16,8 @@
 //! consumer.
 //!
 //! The value is rounded to the dtype in which it would have been stored ([`Splice`]), so no bit changes. If other
-//! launches or the caller read the value too, the fused kernel stores it as an additional output.
+//! launches or the caller read the value too, the fused kernel stores it as an additional output, unless it is a fill,
+//! which each reader recomputes. If the fused kernel cannot store the value, the launches stay separate.
 
 mod result;
 
@@ -37,7 +38,7 @@ const MAX_STEPS: usize = 192;
 /// source of each function into the kernel, so functions dominate the compile time. A `Row` kernel contains a function
 /// once for each later pass over the row: one pass for each later reduction, and one for the outputs.
 const FUNCTION_STEPS: usize = 12;
-/// The largest size in bytes of a product that is still in a cache when the next kernel reads the product.
+/// The size in bytes below which a product is assumed to be still in a cache when the next kernel reads it.
 const MAX_CACHED_BYTES: usize = 4 << 20;
 /// The maximum distance, in launches, of two launches that are fused even if the fusion extends the lifetime of more
 /// memory than it frees.
@@ -231,7 +232,8 @@ struct FusionSide<'a> {
     outputs: Vec<SlotView>,
     /// Whether all operands are elementwise, so that the index space may be reshaped.
     is_elementwise: bool,
-    /// Whether the launch has a result of one element, which is recomputed for each element of the other launch.
+    /// Whether the result of the launch is one element, which the fused kernel recomputes for each element of the other
+    /// launch.
     is_repeated: bool,
 }
 
@@ -262,7 +264,7 @@ impl<'a> FusionSide<'a> {
         Some(FusionSide { space: space.clone(), result: space.clone(), inputs, outputs, ..*self })
     }
 
-    /// Returns a launch with a result of one element as a launch that computes this element for each element of
+    /// Returns the launch, whose result must be one element, as a launch that computes this element for each element of
     /// `space`.
     fn repeated_over(&self, space: &Shape) -> Option<FusionSide<'a>> {
         let scalar_view = |o: &SlotView| Some(SlotView { layout: o.layout.reshape(&Shape::scalar())?, ..o.clone() });

@@ -2,7 +2,7 @@
 //!
 //! In a recorded plan, every result of a kernel is in a separate slot. The [passes](PASSES) transform it into a plan
 //! with bit-identical results, fewer kernels and less memory. A plan is pure data: it refers to no device and holds no
-//! values.
+//! tensor values.
 //!
 //! | file | contents |
 //! | --- | --- |
@@ -91,7 +91,7 @@ pub enum SlotRole {
     /// Memory that the plan writes and that is not visible outside.
     #[default]
     Scratch,
-    /// Memory that is filled before every run; the plan may overwrite it.
+    /// Memory of an input, which is written before every run; the plan may overwrite it.
     Input,
     /// Memory that the caller passes to every run; the plan only reads it.
     ExternalRead,
@@ -148,7 +148,7 @@ pub struct PassReport {
 pub enum Elision {
     /// No launch reads the slot, and its value is not needed after a run.
     Dead,
-    /// This other slot is read or written instead.
+    /// Launches read or write this other slot instead.
     Same(Slot),
     /// The value stays in registers of a fused kernel with these parts.
     Fused(Vec<&'static str>),
@@ -280,8 +280,8 @@ impl Launch {
 }
 
 impl Plan {
-    /// Returns `error` with the name of an operation: of the failed launch or, if there is no memory for the arena, of
-    /// the launch that writes the largest buffer of the arena (in the setup, of the failed launch).
+    /// Returns `error` with the name of an operation: of the failed launch or, if the memory of the arena cannot be
+    /// allocated outside of the setup, of the first launch that uses the largest buffer of the arena.
     #[cold]
     pub fn named(&self, is_setup: bool, launch: Option<usize>, mut error: Error) -> Error {
         let launches = if is_setup { &self.setup } else { &self.launches };

@@ -9,8 +9,9 @@ impl Plan {
         launch.outputs.iter().any(|o| matches!(self.role(o.slot), SlotRole::State | SlotRole::ExternalWrite))
     }
 
-    /// Marks the launches that may fail because of their values. An index cannot fail if an earlier launch has checked
-    /// it against the same lengths, or if it is a position that a [`Pool`](crate::kernel::Pool) of the plan found.
+    /// Marks the launches that may fail because of the values of their operands. An index cannot fail if an earlier
+    /// launch has checked it against the same lengths, or if it is a position that a [`Pool`](crate::kernel::Pool) of
+    /// the plan found.
     pub(super) fn mark_rejections(&mut self) {
         let mut checked: Vec<IndexCheck> = Vec::new();
         // The slots that store positions found by a `Pool`, with the number of elements that the positions can refer
@@ -56,8 +57,8 @@ impl IndexCheck {
         Some(IndexCheck { indices: launch.inputs[1..].to_vec(), lengths })
     }
 
-    /// Returns true if every index tensor stores positions of a `Pool`, which can refer to at most as many elements as
-    /// its axis has.
+    /// Returns true if every index tensor stores positions that a `Pool` found in an array with at most as many
+    /// elements as the indexed axis.
     fn holds_for(&self, positions: &[(Slot, usize)]) -> bool {
         let holds = |(index, &length): (&SlotView, &usize)| {
             index.dtype == DType::I64 && positions.iter().any(|&(slot, count)| slot == index.slot && count <= length)

@@ -88,7 +88,7 @@ impl Plan {
     }
 }
 
-/// Formats a size in bytes with a unit that leaves at most four digits before the point.
+/// Formats a size in bytes with the unit B, KiB or MiB.
 pub(super) fn bytes(n: usize) -> String {
     match n {
         0..10_000 => format!("{n} B"),

@@ -1,4 +1,4 @@
-//! The access of a plan to its slots, and what the plan requires of their buffers.
+//! The access of a plan to its slots, and its requirements on their buffers.
 
 use super::{Launch, Plan};
 use crate::error::{Error, Result};
@@ -53,7 +53,7 @@ impl SlotUse {
                 let reads = k < launch.inputs.len() + state_outputs && operand.layout.shape().size() > 0;
                 let Some(slot) = uses.get_mut(operand.slot) else {
                     let reason =
-                        format!("an operand is in slot {}, got a plan of {} slots", operand.slot, plan.slots.len());
+                        format!("an operand is in slot {}, but the plan has {} slots", operand.slot, plan.slots.len());
                     return Err(Error::invalid(launch.kernel.name(), reason));
                 };
                 slot.is_read_first |= reads && !slot.is_used;

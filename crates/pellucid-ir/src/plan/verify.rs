@@ -5,8 +5,8 @@
 //! | operands | An operand is within its slot, and the families accept the operands of their kernels. No launch writes memory that the plan only reads. |
 //! | overlap | An output overlaps another operand only as the kernel allows. |
 //! | order | Every byte that is read has been written before, unless it is defined at the start of a run. |
-//! | results | A pass removes no write to memory that is visible outside the plan. |
-//! | arena | Two buffers share memory only if their lifetimes do not overlap, except that a launch may write one buffer in place over another at the end of its lifetime. |
+//! | results | A pass keeps a write to each slot that the plan writes and that is visible outside the plan. |
+//! | arena | Two buffers share memory only if their lifetimes do not overlap, except that a launch may write one buffer in place over another whose lifetime ends at this launch. |
 
 use super::arena::visit_uses;
 use super::{Arena, Launch, Plan, Slot, SlotRole, SlotView};
@@ -16,8 +16,8 @@ use crate::shape::Layout;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// The largest number of elements of a strided operand whose bytes are examined one by one. A larger operand counts as
-/// all bytes of its extent.
+/// The largest number of elements of a strided operand whose elements are examined one by one. A larger operand counts
+/// as all bytes of its extent.
 const MAX_ELEMENTS: usize = 1 << 12;
 
 impl Plan {

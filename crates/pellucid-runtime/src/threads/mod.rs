@@ -1,4 +1,4 @@
-//! The thread pools, and parallel loops over them.
+//! The thread pools, and parallel loops that run on them.
 
 mod primitives;
 mod thread_pool;

@@ -3,8 +3,8 @@
 //! A job is a closure over the indices `0..count`. Every thread claims chunks of consecutive indices by an atomic
 //! addition to one counter, so publishing a job allocates nothing. A general pool cannot guarantee this for jobs from
 //! threads outside the pool (rayon's queue allocates a block for every 63 jobs). The caller works too. When no index is
-//! left, it waits only for the helpers that have joined the job. So a job does not depend on a thread of the pool,
-//! which the caller would have to wake and wait for.
+//! left, it waits only for the helpers that have joined the job. So a job can end without any helper, and the caller
+//! never waits until a helper wakes up.
 //!
 //! The helpers serve one job at a time. A job that another thread or a task starts in the meantime runs only on the
 //! thread that starts it.

@@ -8,8 +8,8 @@ use crate::plan::{Launch, SlotView};
 use crate::shape::Layout;
 use std::sync::Arc;
 
-/// A program that is applied to the result of a reduction or a matrix product, while fusion extends it. Array 0
-/// represents the result; the other arrays follow.
+/// The program that is applied to the result of a reduction or a matrix product, during its extension by fusion. Array
+/// 0 represents the result; the other arrays follow.
 struct ResultProgram {
     splice: Splice,
     arrays: FusedArrays,
