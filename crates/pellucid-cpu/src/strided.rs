@@ -12,8 +12,8 @@ use pellucid_runtime::list::List;
 use std::ops::Range;
 
 /// The number of operands whose strides and addresses are stored inline, without a heap allocation. It is sufficient
-/// for the inputs and outputs of an AdamW update.
-pub(crate) const INLINE_OPERANDS: usize = 12;
+/// for the inputs and outputs of an AdamW update, also with the maximum of the second moments.
+pub(crate) const INLINE_OPERANDS: usize = 13;
 
 /// The strides of the operands of a program, in bytes.
 pub(crate) type ByteStrides = List<isize, INLINE_OPERANDS>;

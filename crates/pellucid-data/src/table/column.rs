@@ -75,14 +75,21 @@ impl Categories {
 
     /// Returns these categories with `text` among their names, and the code of `text`.
     fn with_name(&self, text: &str) -> (Categories, i64) {
-        if let Ok(code) = self.names.binary_search_by(|name| name.as_str().cmp(text)) {
+        if let Some(code) = self.names.iter().position(|name| name == text) {
             return (self.clone(), code as i64);
         }
-        let mut strings: Vec<Option<&str>> = (0..self.codes.len()).map(|row| self.text(row)).collect();
-        strings.push(Some(text));
-        let mut categories = Categories::new(&strings);
-        let code = categories.codes.pop().unwrap_or(-1);
-        (categories, code)
+        // The names are in the order of their characters or, if they were integers, of their values.
+        let values: Option<Vec<i64>> = self.names.iter().map(|name| name.parse().ok()).collect();
+        let code = match (values.filter(|values| values.is_sorted()), text.parse::<i64>()) {
+            _ if self.names.is_sorted() => self.names.partition_point(|name| name.as_str() < text),
+            (Some(values), Ok(new)) => values.partition_point(|&value| value < new),
+            _ => self.names.len(),
+        };
+        let mut names = self.names.to_vec();
+        names.insert(code, text.to_string());
+        let code = code as i64;
+        let codes = self.codes.iter().map(|&old| old + i64::from(old >= code)).collect();
+        (Categories { names: names.into(), codes }, code)
     }
 
     /// Returns these categories with missing strings replaced by `text`.

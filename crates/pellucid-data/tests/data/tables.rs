@@ -125,6 +125,17 @@ fn missing_values_are_dropped_or_filled() {
     let filled = table.fill_missing(&["kind"], FillValue::Text("cow".to_string())).unwrap();
     assert_eq!(filled.categories("kind").unwrap(), ["bird", "cat", "cow", "dog"]);
     assert_eq!(filled.labels("kind").unwrap().to_vec::<i64>(), [1, 0, 3, 2, 3]);
+    // Categories of integers stay in the order of their values.
+    let years = Table::from_columns([("year", Column::from(vec![2, 10, 9]))]).unwrap().to_categories("year").unwrap();
+    for (text, names, labels) in [
+        ("5", ["2", "5", "9", "10"], [0, 3, 2]),
+        ("11", ["2", "9", "10", "11"], [0, 2, 1]),
+        ("unknown", ["2", "9", "10", "unknown"], [0, 2, 1]),
+    ] {
+        let filled = years.fill_missing(&["year"], FillValue::Text(text.to_string())).unwrap();
+        assert_eq!(filled.categories("year").unwrap(), names);
+        assert_eq!(filled.labels("year").unwrap().to_vec::<i64>(), labels);
+    }
     assert!(text(kind(FillValue::Mean)).contains("Mean"));
     assert!(text(table.fill_missing(&["weight"], FillValue::Text("x".to_string()))).contains("numbers"));
     let empty = Table::from_columns([("x", Column::from(vec![f64::NAN; 2]))]).unwrap();
