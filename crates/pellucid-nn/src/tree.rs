@@ -13,7 +13,7 @@ pub struct ModelTree {
 /// A module with its own parameters, buffers and settings.
 #[derive(Clone)]
 struct TreeNode {
-    /// The name from the root.
+    /// The path from the root: the names of the enclosing modules and the module's own, separated by dots.
     path: String,
     /// The name within the enclosing module.
     name: String,

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// assert!((last - whole.narrow(1, 4, 1)).abs().max(..).item::<f32>() < 1e-6);
 /// ```
 ///
-/// A clone is an independent copy. Beam search keeps the selected sequences by [`reorder`](KvCache::reorder).
+/// A clone is an independent copy. Beam search calls [`reorder`](KvCache::reorder) to keep the selected sequences.
 #[derive(Debug)]
 pub struct KvCache {
     /// The keys, `[N, G, C, D]`: batch size N, G key-value heads, capacity C, head width D.
@@ -165,7 +165,7 @@ impl KvCache {
         reordered.collect::<Result<Vec<_>>>()?.iter().try_for_each(|(buffer, values)| ops::copy_(buffer, values))
     }
 
-    /// Returns the next `count` positions in the cache, `i64 [count]`.
+    /// Returns the positions of the next `count` elements in the cache, `i64 [count]`.
     pub(super) fn next(&self, count: usize) -> Result<Tensor> {
         ops::add(&self.length, Tensor::arange(0, count as i64, 1))
     }

@@ -5,7 +5,7 @@ use crate::parameter::Parameter;
 use pellucid_tensor::{Error, Generator, Result, Tensor, no_grad, ops};
 use std::collections::HashSet;
 
-/// The effect of one training step, measured on its own batch; see
+/// The effect of one training step on the loss of its own batch; see
 /// [`GraphTrainer::check_step`](super::GraphTrainer::check_step).
 ///
 /// A step with a small learning rate reduces the loss of its batch, and the change Δθ of the parameters opposes their

@@ -17,7 +17,7 @@ use pellucid_tensor::{Error, Result, Tensor, no_grad, ops, unwrap};
 /// The padding of a convolution.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Padding<const N: usize> {
-    /// The padding before and after each axis.
+    /// The same padding before and after each axis, one number per axis.
     Both([usize; N]),
     /// Padding for outputs of the length of the inputs; requires stride 1. If the total padding of an axis is odd, the
     /// end has one element more than the start.
@@ -431,8 +431,8 @@ impl<const N: usize> ConvTranspose<N> {
                 let min = min_len.saturating_sub(padding);
                 let max = min_len.saturating_add(stride[a].max(dilation[a]) - 1).saturating_sub(padding);
                 let reason = format!(
-                    "an input of shape {} cannot have an output of lengths {dims:?}: length {a} must be in \
-                     {min}..={max}",
+                    "an input of shape {} cannot have an output of lengths {dims:?}: the length of spatial axis {a} must \
+                     be in {min}..={max}",
                     x.shape()
                 );
                 Error::invalid("conv_transpose", reason)

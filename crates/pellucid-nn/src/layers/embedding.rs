@@ -41,7 +41,7 @@ fn clear(layer: &'static str, table: &Parameter, row: isize) -> Result<()> {
     ops::copy_(&ops::select(&table.detach(), 0, row)?, &ops::zeros((), table.dtype())?)
 }
 
-/// Returns an error if the limit of the p-norm is not valid.
+/// Returns an error unless `length` is a valid maximum of the norm, and `p` a valid order.
 fn check_max_norm(layer: &'static str, length: f64, p: f64) -> Result<()> {
     OptionRange::NONNEGATIVE.check(layer, "max_norm", length, 1.0)?;
     OptionRange::NONZERO.check(layer, "p", p, 2.0)

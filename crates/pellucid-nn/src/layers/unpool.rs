@@ -98,7 +98,7 @@ impl<const N: usize> MaxUnpool<N> {
                 Error::shapes(
                     "max_unpool",
                     [x.shape()],
-                    "the padding must not be larger than the output before padding is removed",
+                    "2 * padding must be at most (length - 1) * stride + size on every axis; reduce the padding",
                 )
             };
             let full = steps.saturating_add(self.size[a]);

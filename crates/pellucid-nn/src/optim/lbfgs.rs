@@ -30,7 +30,7 @@ options! {
         /// The iterations stop when no parameter changes by more than this number, when the loss changes by less, or
         /// when the slope of the loss along the direction has a smaller magnitude.
         tolerance_change: f64 = 1e-9 => NONNEGATIVE;
-        /// The number of steps that the approximation of the Hessian uses.
+        /// The maximum number of previous steps from which the inverse Hessian is approximated.
         history_size: usize = 100;
         /// Whether to search for the step length (strong Wolfe conditions).
         line_search: bool = false;
@@ -317,9 +317,9 @@ impl Optimizer for Lbfgs {
     }
 
     fn try_step_scaled(&self, _: Option<&Tensor>, _: Option<&Tensor>) -> Result<()> {
-        let help = "a step evaluates the loss several times, depending on values; call try_step_with() outside a \
-                    captured step, with a closure that may launch a captured loss with its gradients; a Trainer runs \
-                    it as the train_step() of a TrainingTask";
+        let help = "step() cannot run L-BFGS, which evaluates the loss several times, depending on values; call \
+                    try_step_with() outside a captured step, with a closure that may launch a captured loss with its \
+                    gradients; a Trainer runs it as the train_step() of a TrainingTask";
         Err(Error::invalid("lbfgs", help))
     }
 

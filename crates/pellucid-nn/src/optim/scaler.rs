@@ -221,7 +221,7 @@ impl GradScaler {
         let _guard = no_grad();
         let calls = lock(&self.calls);
         if !calls.is_order_unknown() && calls.optimizers.is_empty() {
-            let reason = "update() must follow a step() or unscale() since the last update(); call \
+            let reason = "update() was called without a step() or unscale() since the last update(); call \
                           scale(&loss).backward(), step(&optimizer) and update(), in this order";
             return Err(Error::invalid(OP, reason));
         }
@@ -345,7 +345,7 @@ fn identity(optimizer: &(impl Optimizer + ?Sized)) -> Option<ParamGroup> {
     optimizer.groups().first().cloned()
 }
 
-/// The state of [`GradScaler::state_dict`].
+/// The state consists of the values of [`GradScaler::state_dict`].
 impl Stateful for GradScaler {
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
         Ok(self.values())

@@ -80,7 +80,7 @@ pub trait Schedule: Send + Sync {
         self.rate(point)
     }
 
-    /// Returns the learning rate in epoch 0 of this schedule after another schedule.
+    /// Returns the learning rate in this schedule's epoch 0 if it starts after another schedule.
     fn begin(&self, point: SchedulePoint) -> f64 {
         self.rate(point)
     }

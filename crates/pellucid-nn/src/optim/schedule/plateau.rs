@@ -64,7 +64,7 @@ options! {
         cooldown: usize = 0;
         /// The lowest rate.
         min_lr: PerGroup = PerGroup::All(0.0);
-        /// The smallest change of a rate; smaller reductions are omitted.
+        /// A reduction by at most this number is omitted.
         eps: f64 = 1e-8 => NONNEGATIVE;
     }
 }
@@ -206,7 +206,7 @@ impl PlateauProgress {
     }
 }
 
-/// The state of [`ReduceLrOnPlateau::state_dict`].
+/// The state consists of the values of [`ReduceLrOnPlateau::state_dict`].
 impl Stateful for ReduceLrOnPlateau {
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
         Ok(self.progress.get().values())
