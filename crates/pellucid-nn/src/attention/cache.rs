@@ -37,7 +37,7 @@ pub struct KvCache {
     appended: AtomicUsize,
 }
 
-/// Copies keys, values and length, so that decoding with the clone does not change the original, and vice versa.
+/// Copies all tensors of the cache, so that decoding with the clone does not change the original, and vice versa.
 ///
 /// # Panics
 /// Panics if there is not enough memory.
@@ -114,7 +114,7 @@ impl KvCache {
         self.keys.shape()[2]
     }
 
-    /// Returns the number of cached positions, `i64 []`; a decoding step increments it in place.
+    /// Returns the number of cached positions, `i64 []`; a decoding step increases it in place.
     pub fn length(&self) -> &Tensor {
         &self.length
     }
@@ -180,8 +180,8 @@ impl KvCache {
         if keys.requires_grad() || values.requires_grad() {
             return Err(Error::invalid(op, "a cache does not propagate gradients; decode under no_grad()"));
         }
-        // Under `autocast`, keys and values have half precision, even if the cache has a different dtype, so they are
-        // converted.
+        // Under `autocast`, keys and values have the dtype of `autocast`, even if the cache has another dtype, so they
+        // are converted.
         let in_cache_dtype = |new: &Tensor| match autocast_dtype() {
             Some(_) => ops::to_dtype(new, self.keys.dtype()),
             None => Ok(new.clone()),

@@ -59,9 +59,9 @@ impl StepCheck {
     }
 }
 
-/// Launches a step twice with the same random numbers and restores all tensors. `state` lists the tensors that a launch
-/// writes, except gradients and the states of the default random generator. `launch` returns the loss before the
-/// update. `parameters` are all parameters that require a gradient.
+/// Launches a step twice with the same random numbers, and then restores `state`, the gradients and the default random
+/// generator. `state` lists all other tensors that a launch writes. `launch` returns the loss before the update.
+/// `parameters` are all parameters that the step may update.
 pub(super) fn check_step(
     state: Vec<Tensor>,
     parameters: &[Parameter],

@@ -71,7 +71,7 @@ impl GradientBuffers {
         Ok(())
     }
 
-    /// Multiplies all gradients by a factor.
+    /// Multiplies the gradients in all filled buffers by a factor.
     pub(super) fn scale(&self, factor: f64) -> Result<()> {
         let _off = no_grad();
         let mut filled = self.0.iter().filter(|buffer| buffer.is_filled).filter_map(|buffer| buffer.tensor.as_ref());

@@ -88,7 +88,7 @@ impl<'f> StepCore<'f> {
         self.options.eager || self.pass.as_ref().is_some_and(|pass| pass.eager_reason().is_some())
     }
 
-    /// Returns the shape of output 1 of the recording for these inputs; `None` if there is none.
+    /// Returns the shape of the logits, output 1 of the recording for these inputs; `None` without such a recording.
     pub(super) fn logits_shape(&mut self, inputs: &[Tensor]) -> Result<Option<Shape>> {
         let _on = enable_grad();
         let _bound = self.gradients.bind(&self.optimizer.parameters(), false)?;

@@ -75,7 +75,7 @@ impl<'f> TrainingStep<'f> {
     }
 
     /// Returns the number of kept recordings, and the hits and misses of launches. The separate update of a step that
-    /// accumulates gradients also counts. A step that runs eagerly has none.
+    /// accumulates gradients counts as a recording and as a miss. A step that runs eagerly has none.
     pub fn cache_stats(&self) -> CacheStats {
         self.core.cache_stats()
     }

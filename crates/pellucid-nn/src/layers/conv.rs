@@ -431,8 +431,8 @@ impl<const N: usize> ConvTranspose<N> {
                 let min = min_len.saturating_sub(padding);
                 let max = min_len.saturating_add(stride[a].max(dilation[a]) - 1).saturating_sub(padding);
                 let reason = format!(
-                    "an input of shape {} cannot have an output of lengths {dims:?}: the length of spatial axis {a} must \
-                     be in {min}..={max}",
+                    "an input of shape {} cannot have an output of lengths {dims:?}: the length of spatial axis {a} \
+                     must be in {min}..={max}",
                     x.shape()
                 );
                 Error::invalid("conv_transpose", reason)

@@ -121,7 +121,7 @@ impl Layer for Embedding {
 
 /// Sums, means or maxima of embeddings: integers x `[B, n]`, one bag per row, are mapped to `[B, width]`.
 ///
-/// The table is initialized from the standard normal distribution. The default is the mean.
+/// The table is initialized from the standard normal distribution. The default reduction is the mean.
 #[derive(Clone, Debug, Module)]
 #[module(display)]
 pub struct EmbeddingBag {

@@ -10,8 +10,8 @@ losses_of_many! {
     /// alignments.
     ///
     /// Log-probabilities are `[T, N, C]`, or `[T, C]` for one sample. Labels are `[N, S]`, or one vector that
-    /// concatenates the labels of all samples; lengths are `i64 [N]`. The mean reduction divides each sample's loss by its
-    /// number of labels, and averages over the samples.
+    /// concatenates the labels of all samples; lengths are `i64 [N]`. The mean reduction divides each sample's loss by
+    /// its number of labels, and averages over the samples.
     #[doc(alias = "CTCLoss")]
     CtcLoss, ctc_loss {
         /// The blank class; default 0.

@@ -76,9 +76,9 @@ use std::sync::Arc;
 pub trait Loss: Visit {
     /// Returns the loss of `logits` (scores, predictions) and the target `y`.
     ///
-    /// The losses of this module reject invalid targets: class indices that do not exist, binary targets outside [0,
-    /// 1], and signs other than 1 and −1. In captured steps and on other devices, where the values are not read, an
-    /// invalid target makes the loss and its gradient NaN.
+    /// The losses of this module reject invalid targets: class indices that do not exist, binary targets that are
+    /// not in [0, 1], and signs other than 1 and −1. In captured steps and on other devices, where the values are not
+    /// read, an invalid target makes the loss and its gradient NaN.
     ///
     /// # Errors
     /// The errors of the operations if shapes or dtypes do not match.

@@ -99,7 +99,7 @@ impl Rnn {
 
 impl Lstm {
     /// Sets the width to which the states h are projected (Sak et al. 2014), or `None` for no projection, the default.
-    /// All weights are initialized again.
+    /// If the width changes, all weights are initialized again.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -159,8 +159,8 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
     }
 
     /// Sets whether each layer also has a reverse direction; default false. Outputs are concatenated along the last
-    /// axis. The weights of the added direction are initialized, and weights that read the outputs of both directions
-    /// are initialized again.
+    /// axis. The weights of an added direction are initialized, and the weights of later layers, whose input width
+    /// changes, are initialized again.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).

@@ -112,8 +112,8 @@ impl TransformerOptions {
 macro_rules! transformer_options {
     ($module:ident) => {
         impl $module {
-            /// Sets the number of features between the two linear layers, by default 2048. Both layers are initialized
-            /// again.
+            /// Sets the number of features between the two linear layers, by default 2048. If it changes, both layers
+            /// are initialized again.
             ///
             /// # Errors
             /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
