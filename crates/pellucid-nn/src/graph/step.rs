@@ -34,7 +34,7 @@ pub(super) struct StepCore<'f> {
     /// Whether the accumulated gradients are scaled to the mean over these launches. Otherwise each launch has the
     /// weight 1/`accumulate`.
     is_averaged: bool,
-    /// The random stream of the thread that recorded the step first.
+    /// The random stream of the thread that first recorded the step.
     random: Option<ThreadStream>,
 }
 
@@ -70,7 +70,7 @@ impl<'f> StepCore<'f> {
         CacheStats { misses: pass.misses + update.misses, len: pass.len + update.len, ..pass }
     }
 
-    /// Returns the random stream of the thread that recorded the step first.
+    /// Returns the random stream of the thread that first recorded the step.
     pub(super) fn random(&mut self) -> ThreadStream {
         self.random.get_or_insert_with(ThreadStream::current).clone()
     }

@@ -63,7 +63,8 @@ where
         GraphTrainer { model, optimizer, core }
     }
 
-    /// Returns the number of kept recordings, and the hits and misses of steps and evaluations.
+    /// Returns the number of kept recordings, and how often a step or an evaluation found a recording (hits) or created
+    /// one (misses).
     ///
     /// Steps and evaluations have one recording each for every shape of the batch, [path](crate::paths::path_of), mode
     /// (training or evaluation) and set of hooks with which they ran. The separate update of a step that accumulates

@@ -25,7 +25,7 @@ options! {
         max_iter: usize = 20;
         /// The maximum number of evaluations of the loss in a call of `step`; `None` means 5/4 of `max_iter`.
         max_eval: Option<usize> = None;
-        /// The iterations stop when no element of the gradient has a larger magnitude.
+        /// The iterations stop when no element of the gradient has a magnitude above this number.
         tolerance_grad: f64 = 1e-7 => NONNEGATIVE;
         /// The iterations stop when no parameter changes by more than this number, when the loss changes by less, or
         /// when the slope of the loss along the direction has a smaller magnitude.
@@ -213,7 +213,7 @@ impl Lbfgs {
     }
 }
 
-/// Calls `f`, and then writes the values into the parameters, even if `f` fails or panics.
+/// Calls `f`, and then writes `values` into the parameters, even if `f` fails or panics.
 fn with_restored<R>(parameters: &[Parameter], values: &[Tensor], f: impl FnOnce() -> Result<R>) -> Result<R> {
     let result = catch_unwind(AssertUnwindSafe(f));
     parameters.iter().zip(values).try_for_each(|(p, x)| ops::copy_(p, x))?;

@@ -306,7 +306,7 @@ impl GradScaler {
         if self.scale_tensor().device() == device {
             return Ok(());
         }
-        // A captured step only references the buffers: moving them is not part of it.
+        // A captured step only references the buffers: moving them is not part of the step.
         let buffers = [self.scale.buffer(), &self.growth_tracker, &self.found_inf, &self.skipped];
         eager(|| buffers.into_iter().try_for_each(|buffer| move_free(buffer, device)))
     }

@@ -74,7 +74,7 @@ impl PerLayerBufs {
     }
 }
 
-/// The kind of a loss, by its targets.
+/// The kind of a loss, which determines the form of its targets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LossKind {
     /// Class indices, `i64`, in the logits' shape without the class axis: `[B]` for logits `[B, C]`, `[]` for `[C]`,
@@ -277,7 +277,7 @@ fn named_gradients(model: &(impl Module + ?Sized), plan: &CapturePlan) -> Result
 /// The parameters whose gradients [`try_rebind_grads`] bound to the buffers of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rebound {
-    /// The names of the parameters whose gradient is stored in the plan's buffer.
+    /// The names of the parameters whose gradient is a buffer of the plan.
     pub bound: Vec<String>,
     /// Names of the model's parameters with a planned gradient that the optimizer does not update; they are not bound.
     pub not_updated: Vec<String>,

@@ -96,8 +96,8 @@ pub trait Schedule: Send + Sync {
         None
     }
 
-    /// Returns whether [`momentum`](Schedule::momentum) returns a momentum in some epoch. The optimizer must then have
-    /// one. By default, epoch 0 of the first group decides.
+    /// Returns true if the schedule changes the momentum, which the optimizer must then have. By default, this is so if
+    /// [`momentum`](Schedule::momentum) returns a value for epoch 0 of the first group.
     fn changes_momentum(&self) -> bool {
         self.momentum(0, 0).is_some()
     }
