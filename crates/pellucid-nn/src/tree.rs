@@ -71,7 +71,7 @@ impl ModelTree {
         }
     }
 
-    /// Returns the innermost module of a part, and the name of the part in it.
+    /// Returns the index of the innermost module that contains a part, and the name of the part in this module.
     fn owner<'p>(&self, path: &'p str) -> (usize, &'p str) {
         let within = |(index, node): (usize, &TreeNode)| {
             let path_in_module =

@@ -157,7 +157,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     }
 
     /// Returns the number of kept recordings, and the numbers of launches that found a recording (hits) or created one
-    /// (misses). A shape has one recording for each set of hooks with which it ran.
+    /// (misses). A shape has one recording for each path and each set of hooks with which it ran.
     pub fn cache_stats(&self) -> CacheStats {
         self.passes.launcher.cache_stats()
     }

@@ -120,8 +120,8 @@ where
     }
 
     /// Returns the loss of the last [`step`](GraphTrainer::step) before its update. This call waits for the step and
-    /// reads the value; [`loss_tensor`](GraphTrainer::loss_tensor) does not. It is NaN for a batch with a value that
-    /// the loss does not accept and that was not checked, see [`step`](GraphTrainer::step).
+    /// reads the value; [`loss_tensor`](GraphTrainer::loss_tensor) does not. The loss is NaN for a batch with a value
+    /// that the loss does not accept and that was not checked, see [`step`](GraphTrainer::step).
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) before the first step; errors of the step on

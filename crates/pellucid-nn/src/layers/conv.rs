@@ -401,7 +401,7 @@ impl<const N: usize> ConvTranspose<N> {
         ConvTranspose { padding: padding.into().0, ..self }
     }
 
-    /// Sets the number of additional outputs at the end of every axis, less than the stride or the dilation.
+    /// Sets the number of additional outputs at the end of every axis, less than the larger of stride and dilation.
     pub fn output_padding(self, more: impl Into<PerAxis<N>>) -> ConvTranspose<N> {
         ConvTranspose { output_padding: more.into().0, ..self }
     }
@@ -416,7 +416,7 @@ impl<const N: usize> ConvTranspose<N> {
         call::call_unary(self, x, |x| self.transposed(&self.weight, x, self.output_padding_for(x, dims)?))
     }
 
-    /// Returns the padding for an output with these spatial lengths.
+    /// Returns the output padding with which the output has these spatial lengths.
     fn output_padding_for(&self, x: &Tensor, dims: [usize; N]) -> Result<[usize; N]> {
         channels::<N>("conv_transpose", x.shape())?;
         let ConvSettings { kernel, stride, dilation, .. } = self.settings;

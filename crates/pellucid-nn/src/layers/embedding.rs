@@ -211,8 +211,7 @@ impl EmbeddingBag {
     }
 
     /// Returns the reductions of bags. If `index` is a vector, its bags start at the `offsets`; if it is a matrix, each
-    /// row is a bag. The selected rows of the table are multiplied by `weights`, of the shape of `index`, before they
-    /// are summed.
+    /// row is a bag. For sums, the selected rows of the table may be multiplied by `weights` of the shape of `index`.
     ///
     /// # Errors
     /// The errors of [`ops::embedding_bag`].

@@ -40,7 +40,7 @@ options! {
 }
 
 /// L-BFGS, the quasi-Newton method with limited memory (Liu & Nocedal 1989), as in PyTorch. Directions are
-/// −H·g, where the inverse Hessian H is approximated from the last steps and changes of gradients.
+/// −H·g, where g is the gradient, and H approximates the inverse Hessian from the last steps and gradient changes.
 ///
 /// A step evaluates the loss several times and depends on its values. It therefore needs a closure,
 /// [`step_with`](Optimizer::step_with), returns an error without one, and cannot be captured.

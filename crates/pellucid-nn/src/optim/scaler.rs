@@ -82,7 +82,7 @@ struct ScalerCalls {
     is_split: bool,
 }
 
-/// Gradients of an optimizer that [`GradScaler::unscale`] has divided by the scale, before the step.
+/// The result of [`GradScaler::unscale`]: an optimizer whose gradients are divided by the scale, before its step.
 #[must_use = "unscale() only unscales the gradients; call step() of the result to update the parameters"]
 pub struct Unscaled<'o, O: ?Sized> {
     optimizer: &'o O,

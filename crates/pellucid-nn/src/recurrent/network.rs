@@ -13,7 +13,7 @@ use pellucid_tensor::ops::RnnNonlinearity;
 use pellucid_tensor::{Result, Tensor, ops, unwrap};
 use std::marker::PhantomData;
 
-/// A recurrent network of one layer or several, over entire sequences; see [`Rnn`], [`Gru`] and [`Lstm`].
+/// A recurrent network of one or more layers, over entire sequences; see [`Rnn`], [`Gru`] and [`Lstm`].
 ///
 /// Sequences are `[T, N, I]`: time comes first, as in PyTorch. With
 /// [`batch_first`](RecurrentNetwork::batch_first) they are `[N, T, I]`, the layout of attention and transformers in

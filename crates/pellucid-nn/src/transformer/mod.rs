@@ -107,7 +107,7 @@ impl TransformerOptions {
 }
 
 /// Implements one method for each option of a transformer module. The method of an option that may be invalid or that
-/// changes weights calls `try_with_options`, which initializes weights again whose shapes change; the other methods
+/// changes weights calls `try_with_options`, which initializes again the weights whose shapes change; the other methods
 /// call `each_options`.
 macro_rules! transformer_options {
     ($module:ident) => {

@@ -3,7 +3,7 @@
 use super::{Schedule, SchedulePoint};
 use pellucid_tensor::{Error, Result};
 
-/// Schedules in sequence: each starts at its milestone, in its own epoch 0.
+/// Schedules in sequence: each starts at its milestone, which is its own epoch 0.
 #[doc(alias = "SequentialLR")]
 #[derive(Debug)]
 pub struct SequentialLr {

@@ -39,8 +39,8 @@ impl Schedule for LambdaLr {
 pub struct MultiplicativeLr(GroupFactor);
 
 impl MultiplicativeLr {
-    /// Creates a schedule with one function for all groups. It is called for epoch 0 only after another schedule, as in
-    /// [`SequentialLr`](super::SequentialLr).
+    /// Creates a schedule with one function for all groups. The function is called for epoch 0 only if the schedule
+    /// follows another one, as in [`SequentialLr`](super::SequentialLr).
     pub fn new(factor: impl Fn(usize) -> f64 + Send + Sync + 'static) -> MultiplicativeLr {
         MultiplicativeLr(Box::new(move |_, epoch| factor(epoch)))
     }
