@@ -158,7 +158,7 @@ impl Factor for ConstantLr {
 #[doc(alias = "get_constant_schedule_with_warmup")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WarmupLr {
-    /// The number of epochs until the full rate, above 0.
+    /// The number of epochs of the warm-up, above 0; the last one has the full rate.
     pub warmup_steps: usize,
 }
 

@@ -39,7 +39,7 @@ impl Goal {
     }
 }
 
-/// The smallest change that counts as an improvement.
+/// The change from the best value that a value must exceed to count as an improvement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ThresholdMode {
     /// A fraction of the best value.
@@ -58,7 +58,7 @@ options! {
         factor: f64 = 0.1 => FRACTION;
         /// The number of consecutive measurements without improvement that are tolerated; one more causes a reduction.
         patience: usize = 10;
-        /// The smallest improvement.
+        /// The change that an improvement must exceed.
         threshold: ThresholdMode = ThresholdMode::Relative(1e-4);
         /// The number of measurements after a reduction that do not count as measurements without improvement.
         cooldown: usize = 0;
