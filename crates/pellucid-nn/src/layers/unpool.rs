@@ -74,8 +74,8 @@ impl<const N: usize> MaxUnpool<N> {
     }
 
     /// Places the elements of x at their `indices` in an output of these spatial lengths. Pooling maps several input
-    /// lengths to the same output length, so the lengths of [`forward`](Self::forward) may differ from the
-    /// lengths of the tensor that was pooled.
+    /// lengths to the same output length, so the lengths of [`forward`](Self::forward) may differ from the lengths
+    /// of the tensor that was pooled.
     ///
     /// # Errors
     /// The errors of [`ops::max_unpool2d`].

@@ -39,7 +39,7 @@ impl Goal {
     }
 }
 
-/// The change from the best value that a value must exceed to count as an improvement.
+/// The amount by which a measurement must be better than the best one so far to count as an improvement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ThresholdMode {
     /// A fraction of the best value.
@@ -58,7 +58,7 @@ options! {
         factor: f64 = 0.1 => FRACTION;
         /// The number of consecutive measurements without improvement that are tolerated; one more causes a reduction.
         patience: usize = 10;
-        /// The change that an improvement must exceed.
+        /// The amount that an improvement must exceed.
         threshold: ThresholdMode = ThresholdMode::Relative(1e-4);
         /// The number of measurements after a reduction that do not count as measurements without improvement.
         cooldown: usize = 0;
