@@ -14,7 +14,7 @@ const GENERATOR: &str = ".generator";
 /// The name of the number of steps in a state. The number is one tensor and not a part, so its name has no dot.
 const STEP: &str = "step";
 
-/// The named parts of a training run, which it borrows, saves and restores together.
+/// The named parts of a training run, which are borrowed, and are saved and restored together.
 ///
 /// A run that is restored from a checkpoint continues bit for bit like a run that was not stopped. The generator of the
 /// current thread, from which dropout and `randn` draw, always belongs to a checkpoint, as the part `.generator`.
@@ -125,13 +125,13 @@ impl<'a> Checkpoint<'a> {
     }
 
     /// Restores all parts in place and returns the number of steps. All values are checked before any part changes.
-    /// Recorded steps and other holders of the tensors see the restored values. A value on another device is copied
-    /// there.
+    /// Recorded steps and other holders of the tensors see the restored values. Tensors stay on their device, even if
+    /// the saved value is on another one.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] names a part that only this checkpoint or only the state has, or that does not fit, with
-    /// the error of the part; dtypes must be equal. [`Error::InvalidArgument`] while a step is captured. On error
-    /// nothing is changed.
+    /// [`Error::Checkpoint`] names a part that is only in this checkpoint or only in the state, or that rejects its
+    /// saved values, for example because of their names, shapes or dtypes. [`Error::InvalidArgument`] while a step is
+    /// captured. On error nothing is changed.
     pub fn load_state_dict(&self, state: &StateDict) -> Result<usize> {
         self.check_loadable()?;
         let mut given = by_part(state);
@@ -157,7 +157,7 @@ impl<'a> Checkpoint<'a> {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`load_state_dict`](Checkpoint::load_state_dict), except for parts that only the state has.
+    /// The errors of [`load_state_dict`](Checkpoint::load_state_dict). A part that is only in the state is no error.
     pub fn load_parts(&self, state: &StateDict) -> Result<()> {
         self.check_loadable()?;
         let mut given = by_part(state);

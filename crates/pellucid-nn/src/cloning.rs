@@ -13,7 +13,7 @@ use std::sync::Arc;
 enum CloneTensors {
     /// The copies. Each is created when its original is first cloned.
     Copies(TensorCopies),
-    /// The given tensor for each original. Other tensors are shared.
+    /// The replacement of each original. Tensors without a replacement are shared.
     Given(HashMap<TensorId, Tensor>),
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct CloneScope {
 }
 
 impl CloneScope {
-    /// Makes clones independent copies.
+    /// Starts a scope in which clones are independent copies.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] inside a captured step, where values do not exist.
@@ -54,7 +54,8 @@ impl CloneScope {
         Ok(CloneScope::enter(CloneTensors::Copies(TensorCopies::default())))
     }
 
-    /// Makes the clones hold the given tensors, and share training modes and path choices with their originals.
+    /// Starts a scope in which clones hold the given tensors, and share training modes and path choices with their
+    /// originals.
     pub(crate) fn given(tensors: HashMap<TensorId, Tensor>) -> CloneScope {
         CloneScope::enter(CloneTensors::Given(tensors))
     }

@@ -41,9 +41,9 @@ use std::collections::HashMap;
 ///
 /// # Errors
 /// [`Error::StateDict`] if the name of a parameter is missing, a name is unexpected, or a shape differs;
-/// [`Error::InvalidArgument`] if two names of a shared parameter have different tensors. [`Error::Layer`] names a
-/// tensor of another dtype, or on another device unless it is [free](Tensor::is_free); a [`Lazy`](crate::Lazy) layer
-/// that is not built; and a part behind an `Arc` or a reference, whose clone is the same part.
+/// [`Error::InvalidArgument`] if two names of a shared parameter or buffer have different tensors. [`Error::Layer`]
+/// names a tensor of another dtype, or on another device unless it is [free](Tensor::is_free); a [`Lazy`](crate::Lazy)
+/// layer that is not built; and a part behind an `Arc` or a reference, whose clone is the same part.
 pub fn functional_call<M: Module + Clone, R>(model: &M, tensors: &StateDict, run: impl FnOnce(&M) -> R) -> Result<R> {
     let given = given_tensors(as_dyn(&model), tensors)?;
     let scope = CloneScope::given(given.clone());
@@ -63,8 +63,8 @@ fn given_tensors(model: &dyn DynModule, tensors: &StateDict) -> Result<HashMap<T
         let Some(tensor) = tensors.get(name) else { continue };
         if given.insert(value.id(), tensor.clone()).is_some_and(|before| before.id() != tensor.id()) {
             let reason = format!(
-                "`{name}` and another name of the same parameter have different tensors; pass one tensor for both, or \
-                 only one of the names"
+                "`{name}` and another name of the same parameter or buffer have different tensors; pass one tensor for \
+                 both, or only one of the names"
             );
             return Err(Error::invalid(OP, reason));
         }

@@ -152,7 +152,7 @@ pub fn on_call<'m, M: Module + ?Sized>(
 }
 
 /// Runs a module's computation so that its hooks can observe and replace the output. A [`Layer`](crate::Layer) does so
-/// itself; a method of several inputs, or of none, calls this function:
+/// itself; a method with several inputs, or without inputs, calls this function:
 ///
 /// ```
 /// use pellucid::nn::{Linear, Layer, Module, hook};

@@ -101,7 +101,7 @@ pub trait Layer: Module {
     /// # Errors
     /// The errors of [`output_shape`](Layer::output_shape).
     fn summary(&self, input: &[usize]) -> Result<Summary> {
-        // The first run builds lazy layers, which have no parameters before it.
+        // Lazy layers have no parameters to list before they are built.
         self.build(input)?;
         call::summary(&self, input)
     }

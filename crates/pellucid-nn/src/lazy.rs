@@ -70,7 +70,7 @@ impl<L> Lazy<L> {
         self.layer.get()
     }
 
-    /// Returns the layer; creates it for the shape of the input, on its device, if it is not built.
+    /// Returns the layer. If it is not built, it is created for the shape of the input, on the input's device.
     fn layer_for(&self, input: &Tensor) -> Result<&L>
     where
         L: Module,

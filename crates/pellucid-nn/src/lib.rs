@@ -17,7 +17,7 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `attention` | [`MultiheadAttention`], masks, position encodings, and a key-value cache |
-//! | `call` | calls of layers, which run hooks and notify observers of the model |
+//! | `call` | calls of layers, which run the hooks of the layers and record traces of the model |
 //! | `checkpoint` | [`Checkpoint`]: all parts of a training run, saved and restored together |
 //! | `cloning` | clones of models with other tensors |
 //! | `delegate` | `delegate!`: methods that delegate to another value |
@@ -26,7 +26,7 @@
 //! | [`hook`] | functions that observe or replace inputs, outputs and gradients of layers |
 //! | [`init`] | initialization of parameters |
 //! | `input_dtype` | the check that inputs have the dtype of a layer's parameters |
-//! | `exports` | `exports!`: lists of public types that tests compare with their rows |
+//! | `exports` | `exports!`: re-exports of public types, with lists of their names for tests |
 //! | `layer` | the trait [`Layer`] |
 //! | `layers` | the layers by kind: linear, convolutions, norms, pooling, activations, .. |
 //! | `lazy` | [`Lazy`] layers, whose widths are determined by their first input |
@@ -123,7 +123,7 @@ pub use vector::{parameters_to_vector, vector_to_parameters};
 pub use visit::{ModuleInfo, ModulePart, ModuleRole, Visit, Visitor};
 
 exports::exports! {
-    /// The names of all layers of sequences; `pellucid/tests/sequence_models` has a test for each.
+    /// The names of all layers for sequences; `pellucid/tests/sequence_models` has a test for each.
     SEQUENCE_LAYERS:
     attention::{LearnedPositions, MultiheadAttention, SinusoidalPositions} and {
         AttentionMasks, InProj, KvCache, MultiheadAttentionOptions, Rotary, RotaryPairing, causal_mask,

@@ -153,12 +153,12 @@ pub trait Module: Visit {
         Ok(())
     }
 
-    /// Sets training mode in every layer, in which dropout, for example, is active.
+    /// Sets every layer to training mode, in which dropout, for example, is active.
     fn train(&self) {
         as_dyn(&self).set_training(true);
     }
 
-    /// Sets evaluation mode in every layer, in which dropout, for example, is inactive.
+    /// Sets every layer to evaluation mode, in which dropout, for example, is inactive.
     fn eval(&self) {
         as_dyn(&self).set_training(false);
     }
@@ -216,7 +216,8 @@ pub trait Module: Visit {
     ///
     /// # Errors
     /// [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that is not built, or the parameter or buffer that cannot
-    /// be moved: [`Tensor::to_`] lists the reasons. If a tensor cannot be moved to any device, nothing is moved.
+    /// be moved: [`Tensor::to_`] lists the reasons. Nothing is moved if a tensor cannot be moved in place at all, for
+    /// example because it is a view. If the device fails or has no memory, some tensors may have been moved.
     ///
     /// [`Error::Layer`]: pellucid_tensor::Error::Layer
     /// [`Tensor::to_`]: pellucid_tensor::Tensor::to_
@@ -239,8 +240,9 @@ pub trait Module: Visit {
     ///
     /// # Errors
     /// [`Error::DTypeMismatch`] if `dtype` is not a float. [`Error::Layer`] names a [`Lazy`](crate::Lazy) layer that is
-    /// not built, or the parameter or buffer that cannot be converted: [`Tensor::to_dtype_`] lists the reasons. If a
-    /// tensor cannot be converted to any dtype, nothing is converted.
+    /// not built, or the parameter or buffer that cannot be converted: [`Tensor::to_dtype_`] lists the reasons.
+    /// Nothing is converted if a tensor cannot be converted in place at all, for example because it is a view. If there
+    /// is not enough memory, some tensors may have been converted.
     ///
     /// [`Error::DTypeMismatch`]: pellucid_tensor::Error::DTypeMismatch
     /// [`Error::Layer`]: pellucid_tensor::Error::Layer

@@ -14,7 +14,8 @@ use std::ops::Deref;
 /// It dereferences to its [`Tensor`], and `&parameter` is an operand of `+ - * / %`. Clones are handles of the same
 /// parameter, so two layers may share it (tied weights); a module then counts it once, under its first name. In
 /// [`deep_copy`](crate::Module::deep_copy) and [`functional_call`](crate::functional_call), clones are other tensors.
-/// [`requires_grad_(false)`](Parameter::requires_grad_) freezes it; `set_requires_grad` returns errors instead.
+/// [`requires_grad_(false)`](Parameter::requires_grad_) freezes it; `set_requires_grad(false)` also does, and returns
+/// a `Result`.
 ///
 /// ```
 /// use pellucid::nn::Parameter;

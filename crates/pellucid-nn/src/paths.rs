@@ -74,7 +74,7 @@ pub struct Repeat<L> {
 }
 
 impl<L: Layer> Repeat<L> {
-    /// Applies the layer `times` times.
+    /// Creates a layer that applies `layer` `times` times.
     pub fn new(layer: L, times: usize) -> Repeat<L> {
         Repeat { layer, choice: PathChoice::new(times) }
     }

@@ -11,7 +11,7 @@ use std::fmt;
 /// A boxed layer of any type. It can be cloned, so a model of boxed layers can be [copied](Module::deep_copy).
 pub type BoxedLayer = Box<dyn DynLayer>;
 
-/// A layer of a type that is not known at compile time. Every layer that is `Clone` implements it.
+/// A layer of a type that is not known at compile time. Every layer that is `Clone` and `'static` implements it.
 ///
 /// ```
 /// use pellucid::nn::{BoxedLayer, Layer, Linear, Relu};

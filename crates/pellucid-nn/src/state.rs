@@ -7,7 +7,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
-/// Tensors by name, in alphabetical order.
+/// Tensors by name, sorted by name.
 pub type StateDict = BTreeMap<String, Tensor>;
 
 /// Copies values into a state dict.
@@ -140,7 +140,7 @@ impl<'a> StateLoad<'a> {
 /// Returns the count `name` from a state dict, in which it is a tensor of one element.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if the value is not an integer number of at most 2⁵³.
+/// [`Error::InvalidArgument`] if the value is not an integer from 0 to 2⁵³.
 pub(crate) fn whole_number(op: &'static str, state: &StateDict, name: &str) -> Result<usize> {
     let value = state[name].try_item::<f64>()?;
     if (0.0..=(1u64 << 53) as f64).contains(&value) && value.fract() == 0.0 {

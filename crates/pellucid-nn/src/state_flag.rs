@@ -14,8 +14,8 @@ type FlagTensors = BTreeMap<String, Tensor>;
 /// Clones share the flag, as they share the parameters, except in [`deep_copy`](crate::Module::deep_copy). A state dict
 /// contains the name of the flag with the value 1 while the flag is set, and no such name otherwise. Loading the first
 /// of the described parameters sets the flag to the value of the flag in the state dict, or to false if the state dict
-/// has none. While the flag is set, the other described parameters cannot be loaded without the first, whose value
-/// includes their old values.
+/// has none. If the flag is set, in the model or in the state dict, the other described parameters cannot be loaded
+/// without the first, whose value includes their old values.
 #[derive(Debug)]
 pub struct StateFlag {
     flag: Arc<HostFlag>,

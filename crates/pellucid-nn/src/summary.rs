@@ -95,7 +95,7 @@ fn grouped(n: u64) -> String {
     text
 }
 
-/// Formats a number with three significant digits and a unit: `1.54 M`, `97.7 Ki`.
+/// Formats a number with about three significant digits and a unit: `1.54 M`, `97.7 KiB`.
 fn scaled(n: u64, step: f64, units: [&str; 5]) -> String {
     let mut value = n as f64;
     let mut unit = 0;

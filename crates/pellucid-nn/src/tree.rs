@@ -13,7 +13,7 @@ pub struct ModelTree {
 /// A module with its own parameters, buffers and settings.
 #[derive(Clone)]
 struct TreeNode {
-    /// The name from the root.
+    /// The path from the root: the names of the enclosing modules and the module's own, separated by dots.
     path: String,
     /// The name within the enclosing module.
     name: String,
@@ -71,7 +71,7 @@ impl ModelTree {
         }
     }
 
-    /// Returns the innermost module of a part, and the name of the part in it.
+    /// Returns the index of the innermost module that contains a part, and the name of the part in this module.
     fn owner<'p>(&self, path: &'p str) -> (usize, &'p str) {
         let within = |(index, node): (usize, &TreeNode)| {
             let path_in_module =

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::fmt::{Debug, Display, Write};
 
-/// A value that a module may have as a field: a [`Parameter`], a [`Buffer`], a mode, a plain value, a module, and a
+/// A value that a module may have as a field: a [`Parameter`], a [`Buffer`], a mode, a plain value, a module, or a
 /// collection, tuple or pointer of these. `#[derive(Module)]` implements it by visiting all fields.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a field of a module",
@@ -73,7 +73,7 @@ impl ModulePart<'_> {
 #[non_exhaustive]
 pub enum ModuleRole {
     /// Batch normalization, which [`update_bn`](crate::optim::update_bn) updates. Its buffers are the running mean, the
-    /// running variance and the count of batches, in this order, or there are none.
+    /// running variance and the count of batches, in this order. A layer without running statistics has no buffers.
     BatchNorm,
     /// A layer with a pruned weight, for the functions of [`prune`](crate::prune): the parameter `weight_orig` and the
     /// buffer `weight_mask`, whose product is the weight.
@@ -261,7 +261,7 @@ impl<'a> Visitor<'a> {
         self.visit_at_path(length, id, field);
     }
 
-    /// Appends a name to the path, and returns its first position.
+    /// Appends a name to the path, and returns the position in the path where the name starts.
     fn append_to_path(&mut self, name: &dyn Display) -> usize {
         if !self.path.is_empty() {
             self.path.push('.');
@@ -271,7 +271,7 @@ impl<'a> Visitor<'a> {
         start
     }
 
-    /// Visits a field under the current path, whose outer part has this length.
+    /// Visits a field under the current path, which is then shortened to `length`, the path of the enclosing module.
     fn visit_at_path(&mut self, length: usize, id: Option<ModuleId>, field: &dyn DynModule) {
         let outer = self.field;
         self.field = id;

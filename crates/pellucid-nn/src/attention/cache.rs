@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// assert!((last - whole.narrow(1, 4, 1)).abs().max(..).item::<f32>() < 1e-6);
 /// ```
 ///
-/// A clone is an independent copy. Beam search keeps the selected sequences by [`reorder`](KvCache::reorder).
+/// A clone is an independent copy. Beam search calls [`reorder`](KvCache::reorder) to keep the selected sequences.
 #[derive(Debug)]
 pub struct KvCache {
     /// The keys, `[N, G, C, D]`: batch size N, G key-value heads, capacity C, head width D.
@@ -37,7 +37,7 @@ pub struct KvCache {
     appended: AtomicUsize,
 }
 
-/// Copies keys, values and length, so that decoding with the clone does not change the original, and vice versa.
+/// Copies all tensors of the cache, so that decoding with the clone does not change the original, and vice versa.
 ///
 /// # Panics
 /// Panics if there is not enough memory.
@@ -114,7 +114,7 @@ impl KvCache {
         self.keys.shape()[2]
     }
 
-    /// Returns the number of cached positions, `i64 []`; a decoding step increments it in place.
+    /// Returns the number of cached positions, `i64 []`; a decoding step increases it in place.
     pub fn length(&self) -> &Tensor {
         &self.length
     }
@@ -165,7 +165,7 @@ impl KvCache {
         reordered.collect::<Result<Vec<_>>>()?.iter().try_for_each(|(buffer, values)| ops::copy_(buffer, values))
     }
 
-    /// Returns the next `count` positions in the cache, `i64 [count]`.
+    /// Returns the positions of the next `count` elements in the cache, `i64 [count]`.
     pub(super) fn next(&self, count: usize) -> Result<Tensor> {
         ops::add(&self.length, Tensor::arange(0, count as i64, 1))
     }
@@ -180,8 +180,8 @@ impl KvCache {
         if keys.requires_grad() || values.requires_grad() {
             return Err(Error::invalid(op, "a cache does not propagate gradients; decode under no_grad()"));
         }
-        // Under `autocast`, keys and values have half precision, even if the cache has a different dtype, so they are
-        // converted.
+        // Under `autocast`, keys and values have the dtype of `autocast`, even if the cache has another dtype, so they
+        // are converted.
         let in_cache_dtype = |new: &Tensor| match autocast_dtype() {
             Some(_) => ops::to_dtype(new, self.keys.dtype()),
             None => Ok(new.clone()),

@@ -166,7 +166,8 @@ impl MultiheadAttention {
     }
 
     /// Sets the number of key-value heads, by default the number of query heads; neighbouring query heads share one
-    /// (grouped-query attention, Ainslie et al. 2023). The input projections are initialized again.
+    /// (grouped-query attention, Ainslie et al. 2023). If the number changes, the input projections are initialized
+    /// again.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if `kv_heads` does not divide the number of query heads; [`Error::OutOfMemory`].
@@ -175,7 +176,8 @@ impl MultiheadAttention {
         self.changed(|options| options.kv_heads = Some(kv_heads))
     }
 
-    /// Sets the width of keys, by default the width of queries. The input projections are initialized again.
+    /// Sets the width of keys, by default the width of queries. If it changes, the input projections are initialized
+    /// again.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -184,7 +186,8 @@ impl MultiheadAttention {
         self.changed(|options| options.kdim = Some(kdim))
     }
 
-    /// Sets the width of values, by default the width of queries. The input projections are initialized again.
+    /// Sets the width of values, by default the width of queries. If it changes, the input projections are initialized
+    /// again.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].

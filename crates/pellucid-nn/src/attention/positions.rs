@@ -58,13 +58,13 @@ impl Layer for SinusoidalPositions {
 #[derive(Clone, Debug, Module)]
 #[module(display)]
 pub struct LearnedPositions {
-    /// The table, `[longest, E]`.
+    /// The table of position vectors, `[longest, E]`.
     pub weight: Parameter,
 }
 
 impl LearnedPositions {
-    /// Creates a table for sequences of at most `longest` elements of this width, drawn from a normal distribution with
-    /// standard deviation 0.02 (Radford et al. 2019).
+    /// Creates a table for sequences of at most `longest` elements of this width. Its values are drawn from a normal
+    /// distribution with standard deviation 0.02 (Radford et al. 2019).
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].

@@ -1,6 +1,6 @@
-//! Calls of layers, which run hooks and notify observers of the model.
+//! Calls of layers, which run the hooks of the layers and record traces of the model.
 //!
-//! Without hooks and observers, a call costs two reads (a counter and the thread's mode) and one check of its result.
+//! Without hooks and traces, a call costs two reads (a counter and the thread's mode) and one check of its result.
 //! An error is returned with the path of the layer that failed (`failure`). `trace` records the calls of a model
 //! without running kernels.
 

@@ -95,8 +95,9 @@ impl Batch for BTreeMap<String, Tensor> {
 }
 
 /// A module that computes logits from a batch, and can be recorded. Every [`Layer`] is a model of one tensor. A model
-/// of several inputs implements this trait for a tuple, an array or a map of tensors. Its `compute` calls
-/// [`hook::call`](crate::hook::call), so that hooks of the model itself observe the call and errors name the model.
+/// of several inputs implements this trait for a tuple, an array or a map of tensors. Its `compute` should
+/// call [`hook::call`](crate::hook::call), so that hooks of the model itself observe the call and errors name the
+/// model.
 ///
 /// ```
 /// use pellucid::nn::graph::{InferenceModel, Model};

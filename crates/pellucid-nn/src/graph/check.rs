@@ -5,7 +5,7 @@ use crate::parameter::Parameter;
 use pellucid_tensor::{Error, Generator, Result, Tensor, no_grad, ops};
 use std::collections::HashSet;
 
-/// The effect of one training step, measured on its own batch; see
+/// The effect of one training step on the loss of its own batch; see
 /// [`GraphTrainer::check_step`](super::GraphTrainer::check_step).
 ///
 /// A step with a small learning rate reduces the loss of its batch, and the change Δθ of the parameters opposes their
@@ -59,9 +59,9 @@ impl StepCheck {
     }
 }
 
-/// Launches a step twice with the same random numbers and restores all tensors. `state` lists the tensors that a launch
-/// writes, except gradients and the states of the default random generator. `launch` returns the loss before the
-/// update. `parameters` are all parameters that require a gradient.
+/// Launches a step twice with the same random numbers, and then restores `state`, the gradients and the default random
+/// generator. `state` lists all other tensors that a launch writes. `launch` returns the loss before the update.
+/// `parameters` are all parameters that the step may update.
 pub(super) fn check_step(
     state: Vec<Tensor>,
     parameters: &[Parameter],

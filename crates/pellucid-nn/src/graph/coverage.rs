@@ -76,7 +76,7 @@ pub(super) struct FrozenParameters {
 
 impl FrozenParameters {
     /// Returns the parameters that must stay frozen, or an error if a parameter requires a gradient but has no state in
-    /// the optimizer, or does not belong to it. `is_untrained_allowed` permits the latter.
+    /// the optimizer, or does not belong to the optimizer although `is_untrained_allowed` is false.
     pub(super) fn checked(
         op: &'static str,
         model: &dyn DynModule,

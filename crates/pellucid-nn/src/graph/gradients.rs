@@ -32,8 +32,8 @@ impl GradientBuffer {
 pub(super) struct GradientBuffers(Vec<GradientBuffer>);
 
 impl GradientBuffers {
-    /// Sets a buffer as the gradient of each parameter that requires one. A buffer whose gradient was removed since the
-    /// last launch, for example by `zero_grad`, is set to zero if the step `accumulates`.
+    /// Sets the buffers as the gradients of the parameters that require a gradient. A buffer whose gradient was removed
+    /// since the last launch, for example by `zero_grad`, is set to zero if the step `accumulates`.
     pub(super) fn bind(&mut self, parameters: &[Parameter], accumulates: bool) -> Result<ReplacedGradients> {
         self.0.resize_with(parameters.len(), GradientBuffer::default);
         let mut replaced = ReplacedGradients::default();
@@ -71,7 +71,7 @@ impl GradientBuffers {
         Ok(())
     }
 
-    /// Multiplies all gradients by a factor.
+    /// Multiplies the gradients in all filled buffers by a factor.
     pub(super) fn scale(&self, factor: f64) -> Result<()> {
         let _off = no_grad();
         let mut filled = self.0.iter().filter(|buffer| buffer.is_filled).filter_map(|buffer| buffer.tensor.as_ref());

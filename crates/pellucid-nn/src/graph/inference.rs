@@ -51,8 +51,9 @@ const INFERENCE: &str = "inference";
 /// The rows that fill a batch up to a listed size repeat its last row, and their results are not returned. The result
 /// is bit-identical to the model's eager forward pass for the filled batch. Filling does not change the results of the
 /// other rows if the model computes each row of axis 0 independently. In evaluation mode, all layers of this crate do,
-/// with these exceptions: a batch norm without running statistics, a recurrent layer whose axis 0 is time, and your own
-/// layers that reduce, sort or shift along axis 0. Give such a model only batches of a listed size.
+/// except a batch norm without running statistics, and a layer whose axis 0 is not the batch, such as a recurrent layer
+/// without `batch_first`. Your own layers must not reduce, sort or shift along axis 0. Give other models only batches
+/// of a listed size.
 ///
 /// [`with_lengths`](InferenceModel::with_lengths) adds a list of lengths of axis 1, for sequences.
 ///
@@ -156,7 +157,7 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
     }
 
     /// Returns the number of kept recordings, and the numbers of launches that found a recording (hits) or created one
-    /// (misses). A shape has one recording for each set of hooks with which it ran.
+    /// (misses). A shape has one recording for each path and each set of hooks with which it ran.
     pub fn cache_stats(&self) -> CacheStats {
         self.passes.launcher.cache_stats()
     }
@@ -183,8 +184,8 @@ impl<'f, M: Model<X> + 'f, X: Batch + 'f> InferenceModel<'f, M, X> {
         self.passes.drop_recordings_on_error(|passes| passes.run(x))
     }
 
-    /// Runs a batch that has exactly a listed shape, and returns the output as the recording stores it. The next launch
-    /// overwrites it. After the first launches, this allocates nothing on the CPU.
+    /// Runs a batch that has exactly a listed shape. Returns the recording's own output, which the next launch
+    /// overwrites. After the first launches, this allocates nothing on the CPU.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] for a batch of another shape, which [`run`](InferenceModel::run) pads;
@@ -370,7 +371,8 @@ impl<'f> ForwardPasses<'f> {
             let (mut shapes, lengths) = (Vec::new(), &self.lengths);
             x.each_tensor(&mut |_, x| shapes.push(x.shape().clone()));
             let sizes = &self.sizes;
-            let length = if lengths.is_empty() { String::new() } else { format!(" and a length of {lengths:?}") };
+            let length =
+                if lengths.is_empty() { String::new() } else { format!(", and the length one of {lengths:?}") };
             let help = format!("the batch size of launch() must be one of {sizes:?}{length}; run() pads others");
             return Err(Error::shapes(INFERENCE, &shapes, help));
         }
@@ -403,7 +405,7 @@ impl<'f> ForwardPasses<'f> {
         if rows == 0 {
             return Err(Error::invalid(
                 INFERENCE,
-                format!("the input `{name}` of shape {} has no rows; skip it", x.shape()),
+                format!("the input `{name}` of shape {} has no rows; skip the batch", x.shape()),
             ));
         }
         let length = (!self.lengths.is_empty() && x.rank() > 1).then(|| x.shape()[1]);

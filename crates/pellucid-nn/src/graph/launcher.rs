@@ -73,7 +73,8 @@ impl<'f> Launcher<'f> {
         }
     }
 
-    /// Returns the shape of output `index` of the recording for these inputs; `None` if there is none.
+    /// Returns the shape of output `index` of the recording for these inputs; `None` without such a recording or
+    /// output.
     pub(super) fn output_shape(&self, inputs: &[Tensor], index: usize) -> Option<Shape> {
         let captured = self.captured()?;
         with_references(inputs, &mut |inputs| captured.output_shapes(inputs)?.nth(index).cloned())

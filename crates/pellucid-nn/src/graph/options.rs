@@ -15,9 +15,10 @@ pub type BeforeUpdate<'f> = Arc<dyn Fn(&[Parameter]) -> Result<()> + Send + Sync
 #[derive(Clone)]
 pub struct StepOptions<'f> {
     /// Whether the step runs eagerly, operation by operation, as on a device without capture; default false. Results
-    /// are the same. Model and loss may read values, unless the model has lazy layers, with which it is traced before
-    /// its first step. A debugger can step through the operations. A batch that model or loss rejects changes no
-    /// parameter, but layers before the one that rejects it may have updated their statistics and drawn random numbers.
+    /// are the same. Model and loss may read values. A model with unbuilt lazy layers is traced before its first step,
+    /// so it must not read a value before its last lazy layer. A debugger can step through the operations. A batch that
+    /// model or loss rejects changes no parameter, but layers before the one that rejects it may have updated their
+    /// statistics and drawn random numbers.
     pub eager: bool,
     /// The number k of launches whose gradients are accumulated, each weighted by 1/k; at least 1. The k-th launch
     /// updates the parameters with the mean over the k batches and zeroes the gradients;

@@ -11,7 +11,7 @@ pub(super) struct ModelState<'f> {
     model: Arc<dyn DynModule + Send + Sync + 'f>,
     /// The visited tensors, in order. Holding them keeps their ids from being reused.
     known: Vec<Tensor>,
-    /// The dtypes of the visited tensors.
+    /// The dtypes that these tensors had when the step was recorded.
     dtypes: Vec<DType>,
     /// The first parameter, which is on the device of the model.
     parameter: Option<Parameter>,

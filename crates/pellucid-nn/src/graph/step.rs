@@ -34,7 +34,7 @@ pub(super) struct StepCore<'f> {
     /// Whether the accumulated gradients are scaled to the mean over these launches. Otherwise each launch has the
     /// weight 1/`accumulate`.
     is_averaged: bool,
-    /// The random stream of the thread that recorded the step first.
+    /// The random stream of the thread that first recorded the step.
     random: Option<ThreadStream>,
 }
 
@@ -70,7 +70,7 @@ impl<'f> StepCore<'f> {
         CacheStats { misses: pass.misses + update.misses, len: pass.len + update.len, ..pass }
     }
 
-    /// Returns the random stream of the thread that recorded the step first.
+    /// Returns the random stream of the thread that first recorded the step.
     pub(super) fn random(&mut self) -> ThreadStream {
         self.random.get_or_insert_with(ThreadStream::current).clone()
     }
@@ -88,7 +88,7 @@ impl<'f> StepCore<'f> {
         self.options.eager || self.pass.as_ref().is_some_and(|pass| pass.eager_reason().is_some())
     }
 
-    /// Returns the shape of output 1 of the recording for these inputs; `None` if there is none.
+    /// Returns the shape of the logits, output 1 of the recording for these inputs; `None` without such a recording.
     pub(super) fn logits_shape(&mut self, inputs: &[Tensor]) -> Result<Option<Shape>> {
         let _on = enable_grad();
         let _bound = self.gradients.bind(&self.optimizer.parameters(), false)?;

@@ -63,7 +63,8 @@ where
         GraphTrainer { model, optimizer, core }
     }
 
-    /// Returns the number of kept recordings, and the hits and misses of steps and evaluations.
+    /// Returns the number of kept recordings, and how often a step or an evaluation found a recording (hits) or created
+    /// one (misses).
     ///
     /// Steps and evaluations have one recording each for every shape of the batch, [path](crate::paths::path_of), mode
     /// (training or evaluation) and set of hooks with which they ran. The separate update of a step that accumulates
@@ -119,8 +120,8 @@ where
     }
 
     /// Returns the loss of the last [`step`](GraphTrainer::step) before its update. This call waits for the step and
-    /// reads the value; [`loss_tensor`](GraphTrainer::loss_tensor) does not. It is NaN for a batch with a value that
-    /// the loss does not accept and that was not checked, see [`step`](GraphTrainer::step).
+    /// reads the value; [`loss_tensor`](GraphTrainer::loss_tensor) does not. The loss is NaN for a batch with a value
+    /// that the loss does not accept and that was not checked, see [`step`](GraphTrainer::step).
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) before the first step; errors of the step on

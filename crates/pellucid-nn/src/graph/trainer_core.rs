@@ -268,8 +268,8 @@ impl<'f> TrainerCore<'f> {
         placeholder(logits.device(), shape, y.map(Tensor::dtype).or(assumed).unwrap_or(dtype))
     }
 
-    /// Adds parameters to an empty optimizer, checks it, and calls `record`, which records the step. If nothing is
-    /// recorded, the added parameters are removed.
+    /// Adds parameters to an empty optimizer, checks it, and calls `record`, which records the step. If this fails
+    /// before a step is recorded, the added parameters are removed.
     fn recording<R>(&mut self, x: &dyn BatchTensors, record: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         let optimizer = self.step.optimizer.clone();
         let is_filled = fill_optimizer(&*self.model, &*self.loss, &*optimizer)?;

@@ -74,8 +74,9 @@ impl<'f> TrainingStep<'f> {
         &*self.core.optimizer
     }
 
-    /// Returns the number of kept recordings, and the hits and misses of launches. The separate update of a step that
-    /// accumulates gradients also counts. A step that runs eagerly has none.
+    /// Returns the number of kept recordings, and how often a launch found a recording (hit) or created one (miss). The
+    /// separate update of a step that accumulates gradients counts as a recording and as a miss. A step that runs
+    /// eagerly has none.
     pub fn cache_stats(&self) -> CacheStats {
         self.core.cache_stats()
     }

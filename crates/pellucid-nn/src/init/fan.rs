@@ -2,13 +2,14 @@
 
 use pellucid_tensor::{Error, Result, Shape};
 
-/// The side of a weight whose variance initialization preserves.
+/// The fan from which initialization derives the scale of a weight, to preserve the variance of activations or of
+/// gradients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Fan {
-    /// The number of inputs of each output: preserves variances in the forward pass.
+    /// The number of inputs of each output, which preserves the variance of activations in the forward pass.
     #[default]
     In,
-    /// The number of outputs of each input: preserves variances in the backward pass.
+    /// The number of outputs of each input, which preserves the variance of gradients in the backward pass.
     Out,
 }
 
@@ -19,14 +20,14 @@ impl Fan {
             return Err(Error::shapes(
                 op,
                 [shape],
-                "the weight must have shape [out, in, taps..]: use Init::Uniform or Init::Normal for other shapes",
+                "the weight must have shape [out, in, taps..]; use uniform() or normal() of `init` for other shapes",
             ));
         };
         let times_taps = |first: usize| taps.iter().fold(first, |product, &len| product.saturating_mul(len));
         Ok((times_taps(*inputs), times_taps(*outputs)))
     }
 
-    /// Returns the fan of this side.
+    /// Returns this fan of a weight of the given shape.
     pub(super) fn count(self, op: &'static str, shape: &Shape) -> Result<usize> {
         let (inputs, outputs) = Fan::both(op, shape)?;
         Ok(if self == Fan::In { inputs } else { outputs })

@@ -147,36 +147,39 @@ macro_rules! schemes {
 }
 
 schemes! {
-    /// Fills a tensor with one value.
+    /// Creates a parameter whose elements all equal `value`.
     constant, try_constant; constant_, try_constant_(value: f64);
-    /// Fills a tensor with 0.
+    /// Creates a parameter of zeros.
     zeros, try_zeros; zeros_, try_zeros_();
-    /// Fills a tensor with 1.
+    /// Creates a parameter of ones.
     ones, try_ones; ones_, try_ones_();
-    /// The identity matrix: 1 on the diagonal, else 0; it need not be square.
+    /// Creates a matrix, square or not, with 1 on the diagonal and 0 elsewhere.
     eye, try_eye; eye_, try_eye_();
-    /// The identity convolution, for a weight `[out, in / groups, taps..]`: 1 at the middle tap from the i-th input
-    /// channel to the i-th output channel of each group, otherwise 0.
+    /// Creates the weight `[out, in / groups, taps..]` of an identity convolution: 1 at the middle tap from the i-th
+    /// input channel to the i-th output channel of each group, and 0 elsewhere.
     dirac, try_dirac; dirac_, try_dirac_(groups: usize);
-    /// Uniform on [low, high).
+    /// Creates a parameter of uniform random values in [low, high).
     uniform, try_uniform; uniform_, try_uniform_(low: f64, high: f64);
-    /// Normal with this mean and standard deviation.
+    /// Creates a parameter of normal random values with this mean and standard deviation.
     normal, try_normal; normal_, try_normal_(mean: f64, std: f64);
-    /// Normal, truncated to [low, high]; mean and standard deviation refer to the distribution before truncation.
+    /// Creates a parameter of random values from a normal distribution that is truncated to [low, high]. Mean and
+    /// standard deviation refer to the distribution before truncation.
     trunc_normal, try_trunc_normal; trunc_normal_, try_trunc_normal_(mean: f64, std: f64, low: f64, high: f64);
-    /// Uniform with standard deviation gain·√(2 / (fan in + fan out)) (Glorot & Bengio 2010).
+    /// Creates a weight of uniform random values with mean 0 and standard deviation gain·√(2 / (fan in + fan out))
+    /// (Glorot & Bengio 2010).
     xavier_uniform, try_xavier_uniform; xavier_uniform_, try_xavier_uniform_(gain: f64);
-    /// Normal with standard deviation gain·√(2 / (fan in + fan out)) (Glorot & Bengio 2010).
+    /// Creates a weight of normal random values with mean 0 and standard deviation gain·√(2 / (fan in + fan out))
+    /// (Glorot & Bengio 2010).
     xavier_normal, try_xavier_normal; xavier_normal_, try_xavier_normal_(gain: f64);
-    /// Uniform with standard deviation gain / √fan (He et al. 2015).
+    /// Creates a weight of uniform random values with mean 0 and standard deviation gain / √fan (He et al. 2015).
     kaiming_uniform, try_kaiming_uniform; kaiming_uniform_, try_kaiming_uniform_(fan: Fan, nonlinearity: Nonlinearity);
-    /// Normal with standard deviation gain / √fan (He et al. 2015).
+    /// Creates a weight of normal random values with mean 0 and standard deviation gain / √fan (He et al. 2015).
     kaiming_normal, try_kaiming_normal; kaiming_normal_, try_kaiming_normal_(fan: Fan, nonlinearity: Nonlinearity);
-    /// A (semi-)orthogonal matrix from the uniform distribution, times the gain (Saxe, McClelland & Ganguli 2014). Axes
-    /// after the first are flattened. The rows are orthogonal and of length `gain` if there are at most as many rows as
-    /// columns, otherwise the columns. Needs the feature `linalg`.
+    /// Creates a random (semi-)orthogonal matrix, uniformly distributed, times the gain (Saxe, McClelland & Ganguli
+    /// 2014). Axes after the first are flattened. The rows are orthogonal and of length `gain` if there are at most as
+    /// many rows as columns, otherwise the columns. Needs the feature `linalg`.
     orthogonal, try_orthogonal; orthogonal_, try_orthogonal_(gain: f64);
-    /// A matrix with a fraction `sparsity` of zeros in each column, at random positions; other values are normal with
-    /// this standard deviation (Martens 2010).
+    /// Creates a matrix with a fraction `sparsity` of zeros, rounded up, at random positions of each column. Other
+    /// values are normal with mean 0 and this standard deviation (Martens 2010).
     sparse, try_sparse; sparse_, try_sparse_(sparsity: f64, std: f64);
 }

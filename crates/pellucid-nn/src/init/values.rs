@@ -67,7 +67,7 @@ pub(super) fn normal(shape: &Shape, dtype: DType, mean: f64, std: f64) -> Result
     ops::map(formula!(|z; mean, std| mean + z * std), &[&z], &[mean.into(), std.into()])
 }
 
-/// Draws by inverse transform sampling. The bounds may be infinite.
+/// Draws values from a truncated normal distribution by inverse transform sampling. The bounds may be infinite.
 pub(super) fn trunc_normal(shape: &Shape, dtype: DType, mean: f64, std: f64, low: f64, high: f64) -> Result<Tensor> {
     let op = "trunc_normal";
     OptionRange::FINITE.check(op, "mean", mean, 0.0)?;
@@ -101,8 +101,8 @@ pub(super) fn trunc_normal(shape: &Shape, dtype: DType, mean: f64, std: f64, low
 /// at 38 standard deviations.
 const RAYLEIGH_BOUND: f64 = 30.0;
 
-/// Returns the quantiles of u of a normal distribution that is truncated to an interval above the mean. In the tail,
-/// differences of distribution functions near 1 cancel, so this function uses ratios of S(z) = erfc(z/√2)/2.
+/// Returns the quantiles at levels u of a normal distribution that is truncated to an interval above the mean. In the
+/// tail, differences of distribution functions near 1 cancel, so this function uses ratios of S(z) = erfc(z/√2)/2.
 fn half_normal_quantile(u: &Tensor, mean: f64, std: f64, [low, high]: [f64; 2]) -> Result<Tensor> {
     let (a, b) = ((low - mean) / std, (high - mean) / std);
     // (1 − u·(1 − S(b)/S(a)))·S(a) is uniform between S(b) and S(a).

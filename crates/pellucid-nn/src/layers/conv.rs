@@ -17,7 +17,7 @@ use pellucid_tensor::{Error, Result, Tensor, no_grad, ops, unwrap};
 /// The padding of a convolution.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Padding<const N: usize> {
-    /// The padding before and after each axis.
+    /// The same padding before and after each axis, one number per axis.
     Both([usize; N]),
     /// Padding for outputs of the length of the inputs; requires stride 1. If the total padding of an axis is odd, the
     /// end has one element more than the start.
@@ -401,7 +401,7 @@ impl<const N: usize> ConvTranspose<N> {
         ConvTranspose { padding: padding.into().0, ..self }
     }
 
-    /// Sets the number of additional outputs at the end of every axis, less than the stride or the dilation.
+    /// Sets the number of additional outputs at the end of every axis, less than the larger of stride and dilation.
     pub fn output_padding(self, more: impl Into<PerAxis<N>>) -> ConvTranspose<N> {
         ConvTranspose { output_padding: more.into().0, ..self }
     }
@@ -416,7 +416,7 @@ impl<const N: usize> ConvTranspose<N> {
         call::call_unary(self, x, |x| self.transposed(&self.weight, x, self.output_padding_for(x, dims)?))
     }
 
-    /// Returns the padding for an output with these spatial lengths.
+    /// Returns the output padding with which the output has these spatial lengths.
     fn output_padding_for(&self, x: &Tensor, dims: [usize; N]) -> Result<[usize; N]> {
         channels::<N>("conv_transpose", x.shape())?;
         let ConvSettings { kernel, stride, dilation, .. } = self.settings;
@@ -431,8 +431,8 @@ impl<const N: usize> ConvTranspose<N> {
                 let min = min_len.saturating_sub(padding);
                 let max = min_len.saturating_add(stride[a].max(dilation[a]) - 1).saturating_sub(padding);
                 let reason = format!(
-                    "an input of shape {} cannot have an output of lengths {dims:?}: length {a} must be in \
-                     {min}..={max}",
+                    "an input of shape {} cannot have an output of lengths {dims:?}: the length of spatial axis {a} \
+                     must be in {min}..={max}",
                     x.shape()
                 );
                 Error::invalid("conv_transpose", reason)

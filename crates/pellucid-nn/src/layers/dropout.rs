@@ -18,7 +18,7 @@ macro_rules! dropouts {
         #[module(display)]
         $(#[module(class = by_axes::<_, $n>([stringify!($one), stringify!($two), stringify!($three)]))])?
         pub struct $name $(<const $n: usize>)? {
-            /// The probability.
+            /// The probability of dropping an element, a channel or a sample.
             pub p: f64,
             training: TrainingMode,
         }

@@ -41,7 +41,7 @@ fn clear(layer: &'static str, table: &Parameter, row: isize) -> Result<()> {
     ops::copy_(&ops::select(&table.detach(), 0, row)?, &ops::zeros((), table.dtype())?)
 }
 
-/// Returns an error if the limit of the p-norm is not valid.
+/// Returns an error unless `length` is a valid maximum of the norm, and `p` a valid order.
 fn check_max_norm(layer: &'static str, length: f64, p: f64) -> Result<()> {
     OptionRange::NONNEGATIVE.check(layer, "max_norm", length, 1.0)?;
     OptionRange::NONZERO.check(layer, "p", p, 2.0)
@@ -121,7 +121,7 @@ impl Layer for Embedding {
 
 /// Sums, means or maxima of embeddings: integers x `[B, n]`, one bag per row, are mapped to `[B, width]`.
 ///
-/// The table is initialized from the standard normal distribution. The default is the mean.
+/// The table is initialized from the standard normal distribution. The default reduction is the mean.
 #[derive(Clone, Debug, Module)]
 #[module(display)]
 pub struct EmbeddingBag {
@@ -211,8 +211,7 @@ impl EmbeddingBag {
     }
 
     /// Returns the reductions of bags. If `index` is a vector, its bags start at the `offsets`; if it is a matrix, each
-    /// row is a bag. The selected rows of the table are multiplied by `weights`, of the shape of `index`, before they
-    /// are summed.
+    /// row is a bag. For sums, the selected rows of the table may be multiplied by `weights` of the shape of `index`.
     ///
     /// # Errors
     /// The errors of [`ops::embedding_bag`].

@@ -22,7 +22,7 @@ enum WindowCount<const N: usize> {
 }
 
 /// Fractional max pooling (Graham 2014) over N axes: maxima of windows of one size at random positions, drawn for every
-/// channel and input. Lengths can shrink by a factor below 2. See [`FractionalMaxPool2d`] and
+/// channel and input. A length may shrink by any factor, such as √2. See [`FractionalMaxPool2d`] and
 /// [`FractionalMaxPool3d`].
 ///
 /// ```

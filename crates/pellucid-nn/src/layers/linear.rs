@@ -12,8 +12,8 @@ use pellucid_tensor::{Error, Result, Shape, Tensor, ops, unwrap};
 
 /// A linear layer y = x·Wᵀ + b, for x `[.., in]` and y `[.., out]`.
 ///
-/// W and b are initialized uniformly on ±1/√in, PyTorch's default: He initialization (He et al. 2015) for a leaky ReLU
-/// of slope √5.
+/// W and b are initialized uniformly on ±1/√in, PyTorch's default. For W this is He initialization (He et al. 2015) for
+/// a leaky ReLU of slope √5.
 #[derive(Clone, Debug, Module)]
 #[module(display)]
 pub struct Linear {

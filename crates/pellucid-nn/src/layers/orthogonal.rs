@@ -9,8 +9,8 @@ use pellucid_tensor::ops::QrMode;
 use pellucid_tensor::{DType, Error, Result, Tensor, no_grad, ops};
 use std::sync::OnceLock;
 
-/// The map from a matrix to an orthogonal one, for [`Orthogonal`]. A is the skew-symmetric matrix L − Lᵀ of the lower
-/// triangle L of the original parameter.
+/// A map from the original parameter to an orthogonal matrix Q, for [`Orthogonal`]. A is the skew-symmetric matrix
+/// L − Lᵀ of the lower triangle L of the original parameter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OrthogonalMap {
     /// Q = exp(A) (Lezcano-Casado & Martínez-Rubio 2019).

@@ -83,9 +83,10 @@ pub trait Parametrization: Module {
 ///
 /// The layer's own parameter becomes the original, so an optimizer of this parameter still trains it. Names follow
 /// PyTorch: the original is `parametrizations.weight.original`, and the parts of the parametrization are under
-/// `parametrizations.weight.0`. The methods of [`Reparametrized`] return the weight and the original, set the weight
-/// and remove the parametrization. Parametrizations are [`WeightNorm`](crate::WeightNorm),
-/// [`SpectralNorm`](crate::SpectralNorm), [`Orthogonal`](crate::Orthogonal) and your own types.
+/// `parametrizations.weight.0`, unless the [`Parametrization`] defines other names. The methods of [`Reparametrized`]
+/// return the weight and the original, set the weight and remove the parametrization. Parametrizations are
+/// [`WeightNorm`](crate::WeightNorm), [`SpectralNorm`](crate::SpectralNorm), [`Orthogonal`](crate::Orthogonal) and your
+/// own types.
 ///
 /// ```
 /// use pellucid::nn::{Linear, Module, Orthogonal, Parametrized, Reparametrized};
@@ -113,7 +114,7 @@ impl<L: Weighted, P: Parametrization> Parametrized<L, P> {
     /// The errors of [`Parametrization::initialize`]; [`Error::InvalidArgument`] for a parametrization that belongs to
     /// another layer, and for an [`Embedding`](crate::Embedding) with `max_norm`; [`Error::ShapeMismatch`] and
     /// [`Error::DTypeMismatch`] if the original or its weight does not have the shape and dtype of the layer's weight.
-    /// Then the layer is not changed.
+    /// On error the layer is not changed.
     #[panicking_form]
     pub fn try_new(layer: L, parametrization: P) -> Result<Parametrized<L, P>> {
         layer.check_replaceable(OP)?;

@@ -172,7 +172,7 @@ impl<const N: usize> Layer for AvgPool<N> {
 }
 
 impl<const N: usize> LpPool<N> {
-    /// Creates a layer with the p-norms of windows of this size; the stride is the size.
+    /// Creates a layer that computes the p-norms of windows of this size; the stride is the size.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a size of 0, and for p = 0 or NaN.

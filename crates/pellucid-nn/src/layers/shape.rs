@@ -81,7 +81,7 @@ macro_rules! windows {
             pub size: [usize; 2],
             /// The distance between windows.
             pub stride: [usize; 2],
-            /// The padding before and after each axis.
+            /// The padding at both ends of each axis.
             pub padding: [usize; 2],
             /// The distance between elements of a window.
             pub dilation: [usize; 2],
@@ -136,8 +136,8 @@ macro_rules! windows {
 windows! {
     /// Extracts every window of images as a column: `[B, C, H, W]` becomes `[B, C·taps, windows]`.
     Unfold {};
-    /// The transpose of [`Unfold`], to images of given lengths: `[B, C·taps, windows]` becomes `[B, C, H, W]`. Values
-    /// of overlapping windows are summed.
+    /// The transpose of the linear map [`Unfold`]: `[B, C·taps, windows]` becomes images `[B, C, H, W]` of given
+    /// lengths. Values of overlapping windows are summed.
     Fold {
         /// The lengths H and W of the images.
         dims

@@ -74,8 +74,8 @@ impl<const N: usize> MaxUnpool<N> {
     }
 
     /// Places the elements of x at their `indices` in an output of these spatial lengths. Pooling maps several input
-    /// lengths to the same output length, so the lengths of [`forward`](Self::forward) may differ from the pooled
-    /// input's.
+    /// lengths to the same output length, so the lengths of [`forward`](Self::forward) may differ from the lengths
+    /// of the tensor that was pooled.
     ///
     /// # Errors
     /// The errors of [`ops::max_unpool2d`].
@@ -98,7 +98,7 @@ impl<const N: usize> MaxUnpool<N> {
                 Error::shapes(
                     "max_unpool",
                     [x.shape()],
-                    "the padding must not be larger than the output before padding is removed",
+                    "2 * padding must be at most (length - 1) * stride + size on every axis; reduce the padding",
                 )
             };
             let full = steps.saturating_add(self.size[a]);

@@ -31,9 +31,9 @@ use pellucid_tensor::{DType, Error, Result, Shape, Tensor, ops, unwrap};
 #[derive(Clone, Debug, Module)]
 #[module(display)]
 pub struct AdaptiveLogSoftmaxWithLoss {
-    /// The scores of the head's classes, then of the clusters.
+    /// The layer that computes the scores of the head's classes, then of the clusters.
     pub head: Linear,
-    /// The projection and the scores of each cluster.
+    /// For each cluster, the projection of the features and the layer that computes the scores of its classes.
     pub tail: Vec<(Linear, Linear)>,
 }
 

@@ -10,7 +10,7 @@ losses! {
     ///
     /// Unlike in PyTorch, no class is ignored by default.
     CrossEntropyLoss, cross_entropy of Classes {
-        /// The weight of each class, `[C]`. The mean over class indices divides by the sum of their weights.
+        /// The weight of each class, `[C]`. For class indices, the mean divides by the sum of the samples' weights.
         weight: Option<Tensor> = None,
         /// The fraction of the target that is spread evenly over all classes (Szegedy et al. 2016); default 0.
         label_smoothing: f64 = 0.0,

@@ -9,8 +9,9 @@ losses_of_many! {
     /// Connectionist temporal classification (Graves et al. 2006): −ln of the total probability of a labelling over all
     /// alignments.
     ///
-    /// Log-probabilities are `[T, N, C]`, or `[T, C]` for one sample. Labels are `[N, S]` or concatenated, lengths are
-    /// `i64 [N]`. The mean reduction divides each sample's loss by its number of labels, and averages over the samples.
+    /// Log-probabilities are `[T, N, C]`, or `[T, C]` for one sample. Labels are `[N, S]`, or one vector that
+    /// concatenates the labels of all samples; lengths are `i64 [N]`. The mean reduction divides each sample's loss by
+    /// its number of labels, and averages over the samples.
     #[doc(alias = "CTCLoss")]
     CtcLoss, ctc_loss {
         /// The blank class; default 0.

@@ -17,9 +17,9 @@
 //! The losses of this module are modules, usually without parameters, so models can contain them and hooks can observe
 //! them.
 //!
-//! The value is a 0-d tensor that stays on the device (or one value per sample without reduction); [`Tensor::item`]
-//! reads it. A loss of two inputs is a [`Loss`], as is a pointer to one (`&L`, `Box<dyn Loss>`, `Arc<L>`); [`from_fn`]
-//! makes a loss from a function. Losses of more inputs have methods of the same names.
+//! The value is a 0-d tensor that stays on the device; [`Tensor::item`] reads it. Without reduction, there is one value
+//! per sample or per element. A loss of two inputs is a [`Loss`], as is a pointer to a loss (`&L`, `Box<dyn Loss>`,
+//! `Arc<L>`); [`from_fn`] makes a loss from a function. Losses of more inputs have methods of the same names.
 
 mod adaptive;
 mod batch_weight;
@@ -76,8 +76,9 @@ use std::sync::Arc;
 pub trait Loss: Visit {
     /// Returns the loss of `logits` (scores, predictions) and the target `y`.
     ///
-    /// The losses of this module reject target values for which they are not defined. In captured steps and on other
-    /// devices, where the values are not read, such a value makes the loss and its gradient NaN.
+    /// The losses of this module reject invalid targets: class indices that do not exist, binary targets that are
+    /// not in [0, 1], and signs other than 1 and −1. In captured steps and on other devices, where the values are not
+    /// read, an invalid target makes the loss and its gradient NaN.
     ///
     /// # Errors
     /// The errors of the operations if shapes or dtypes do not match.
@@ -143,7 +144,7 @@ pub trait Loss: Visit {
     }
 
     /// Returns the loss and its gradient with respect to the logits, of their shape, bit for bit as autograd computes
-    /// it. For a loss with one value per sample, it is the gradient of their sum. Both are detached. The graph of the
+    /// it. Without reduction, it is the gradient of the sum of all loss values. Both are detached. The graph of the
     /// logits is unchanged; continue with `logits.backward_with(BackwardOptions { gradient: Some(d_logits), .. })`.
     ///
     /// # Errors
@@ -247,7 +248,7 @@ macro_rules! declared {
         #[derive(Clone, Debug)]
         pub struct $name {
             $($(#[$field_doc])* pub $field: $type,)*
-            /// The reduction over samples; default mean.
+            /// The reduction of the loss values; default mean.
             pub reduction: Reduction,
         }
 

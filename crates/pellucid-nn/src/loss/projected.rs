@@ -23,7 +23,7 @@ use pellucid_tensor::{DType, Error, Result, Shape, Tensor, ops, unwrap};
 #[derive(Clone, Debug, Module)]
 #[module(display)]
 pub struct LinearCrossEntropyLoss {
-    /// The layer that computes the scores `[C·d.., in]`, classes outermost, by default without a bias.
+    /// The layer that computes the scores. Its weight is `[C·d.., in]`, classes outermost; by default it has no bias.
     pub linear: Linear,
     /// The loss of the scores.
     pub loss: CrossEntropyLoss,

@@ -67,7 +67,7 @@ pub(super) enum Targets<'a> {
     Classes { ignored: Option<i64>, weight: Option<&'a Tensor> },
     /// Integers are class indices: one for each row of a matrix of scores, or one for a vector of scores.
     RowClasses,
-    /// Probabilities, from 0 to 1, of the positive one of two classes.
+    /// Probabilities of the positive class, from 0 to 1.
     Shares,
     /// 1 or −1.
     Signs,

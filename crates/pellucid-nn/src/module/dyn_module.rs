@@ -339,8 +339,8 @@ impl dyn DynModule + '_ {
 
 /// Returns the error of an operation that a layer rejects before it is built.
 pub(crate) fn not_built(op: &'static str, layer: String) -> Error {
-    let help = "the parameters of the layer depend on the shape of its first input; call build() of the model first, \
-                or run the model once";
+    let help = "the layer is not built, because its parameters depend on the shape of its first input; call build() of \
+                the model first, or run the model once";
     Error::Layer { layer, source: Box::new(Error::invalid(op, help)) }
 }
 

@@ -16,7 +16,7 @@ options! {
     AdamaxOptions {
         /// The learning rate η.
         lr: f64 = 2e-3 => NONNEGATIVE;
-        /// The decay rates β₁ and β₂ in [0, 1) of the mean and of the maximum.
+        /// The decay rates β₁ and β₂ in [0, 1) of the running mean m and of the running maximum u.
         betas: (f64, f64) = (0.9, 0.999) => FRACTION(0, 1);
         /// ε, which keeps the maximum above 0.
         eps: f64 = 1e-8 => NONNEGATIVE;

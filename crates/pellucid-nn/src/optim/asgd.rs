@@ -19,7 +19,7 @@ options! {
     AsgdOptions {
         /// The learning rate η.
         lr: f64 = 1e-2 => NONNEGATIVE;
-        /// The decay ϰ.
+        /// The decay rate ϰ of the parameters and of the learning rate.
         lambd: f64 = 1e-4 => NONNEGATIVE;
         /// The exponent α of the learning rate's decay.
         alpha: f64 = 0.75 => NONNEGATIVE;

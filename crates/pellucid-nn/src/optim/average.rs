@@ -40,7 +40,7 @@ pub enum Average {
 pub struct AveragedModel {
     parameters: Vec<(String, Parameter)>,
     averages: Vec<Buffer>,
-    /// The number of updates in the averages.
+    /// The number of updates so far.
     count: Buffer,
     average: Average,
     /// The model's own weights, saved while the model contains the averages.
@@ -95,7 +95,7 @@ impl AveragedModel {
         };
         for ((_, p), a) in self.parameters.iter().zip(&self.averages) {
             if a.device() != p.device() {
-                // A captured step only references the averages: moving them is not part of it.
+                // A captured step only references the averages: moving them is not part of the step.
                 eager(|| a.try_to_(p.device()))?;
             }
             ops::update(formula, &[a], &[p, &self.count], &[one_minus_decay.into()])?;
@@ -161,7 +161,7 @@ impl AveragedModel {
         parameters.zip(&moved).try_for_each(|(p, value)| ops::copy_(p, value))
     }
 
-    /// Returns a snapshot: `count`, and `average.` with the name of every parameter.
+    /// Returns a snapshot: `count`, and an entry `average.<name>` for each parameter.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] between [`AveragedModel::apply`] and [`AveragedModel::restore`]; the errors of

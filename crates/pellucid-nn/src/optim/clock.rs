@@ -10,7 +10,7 @@ use std::ops::Range;
 /// The clocks of parameters that were added to the optimizer in one call. For n parameters every counter is a vector
 /// `[n]`, so that one kernel advances all of them.
 pub(super) struct Clocks {
-    /// The indices of these parameters in the optimizer.
+    /// The indices of the clocks' parameters in the optimizer.
     members: Range<usize>,
     counters: Vec<(&'static str, Buffer)>,
     /// The rates that a tick computes for the updates of the same step.
@@ -39,7 +39,7 @@ impl Clocks {
         self.rates.iter().map(|all| ops::select(all, 0, i as isize)).collect()
     }
 
-    /// Returns the indices of these parameters in the optimizer.
+    /// Returns the indices of the clocks' parameters in the optimizer.
     pub(super) fn members(&self) -> Range<usize> {
         self.members.clone()
     }

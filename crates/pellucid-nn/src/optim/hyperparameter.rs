@@ -23,7 +23,7 @@ pub(super) struct Hyperparameter {
 }
 
 impl fmt::Debug for Hyperparameter {
-    /// Formats the number; `None` inside a captured step.
+    /// Formats the number, or `None` inside a captured step, where the number cannot be read.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Hyperparameter").field(&self.try_get().ok()).finish()
     }

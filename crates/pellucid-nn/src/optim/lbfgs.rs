@@ -25,12 +25,12 @@ options! {
         max_iter: usize = 20;
         /// The maximum number of evaluations of the loss in a call of `step`; `None` means 5/4 of `max_iter`.
         max_eval: Option<usize> = None;
-        /// The iterations stop when no element of the gradient has a larger magnitude.
+        /// The iterations stop when no element of the gradient has a magnitude above this number.
         tolerance_grad: f64 = 1e-7 => NONNEGATIVE;
         /// The iterations stop when no parameter changes by more than this number, when the loss changes by less, or
         /// when the slope of the loss along the direction has a smaller magnitude.
         tolerance_change: f64 = 1e-9 => NONNEGATIVE;
-        /// The number of steps that the approximation of the Hessian uses.
+        /// The maximum number of previous steps from which the inverse Hessian is approximated.
         history_size: usize = 100;
         /// Whether to search for the step length (strong Wolfe conditions).
         line_search: bool = false;
@@ -40,7 +40,7 @@ options! {
 }
 
 /// L-BFGS, the quasi-Newton method with limited memory (Liu & Nocedal 1989), as in PyTorch. Directions are
-/// −H·g, where the inverse Hessian H is approximated from the last steps and changes of gradients.
+/// −H·g, where g is the gradient, and H approximates the inverse Hessian from the last steps and gradient changes.
 ///
 /// A step evaluates the loss several times and depends on its values. It therefore needs a closure,
 /// [`step_with`](Optimizer::step_with), returns an error without one, and cannot be captured.
@@ -213,7 +213,7 @@ impl Lbfgs {
     }
 }
 
-/// Calls `f`, and then writes the values into the parameters, even if `f` fails or panics.
+/// Calls `f`, and then writes `values` into the parameters, even if `f` fails or panics.
 fn with_restored<R>(parameters: &[Parameter], values: &[Tensor], f: impl FnOnce() -> Result<R>) -> Result<R> {
     let result = catch_unwind(AssertUnwindSafe(f));
     parameters.iter().zip(values).try_for_each(|(p, x)| ops::copy_(p, x))?;
@@ -317,9 +317,9 @@ impl Optimizer for Lbfgs {
     }
 
     fn try_step_scaled(&self, _: Option<&Tensor>, _: Option<&Tensor>) -> Result<()> {
-        let help = "a step evaluates the loss several times, depending on values; call try_step_with() outside a \
-                    captured step, with a closure that may launch a captured loss with its gradients; a Trainer runs \
-                    it as the train_step() of a TrainingTask";
+        let help = "step() cannot run L-BFGS, which evaluates the loss several times, depending on values; call \
+                    try_step_with() outside a captured step, with a closure that may launch a captured loss with its \
+                    gradients; a Trainer runs it as the train_step() of a TrainingTask";
         Err(Error::invalid("lbfgs", help))
     }
 

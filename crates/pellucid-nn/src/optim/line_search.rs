@@ -95,7 +95,7 @@ pub(super) fn strong_wolfe(
             break;
         }
         let mut t = cubic(&bracket[0], &bracket[1], None);
-        // After two successive lengths near an end of the bracket, the next length is moved away from that end.
+        // A length at an end of the bracket, and the second of two successive lengths near an end, is moved inwards.
         let margin = 0.1 * (last - first);
         if (last - t).min(t - first) < margin {
             if stalled || t >= last || t <= first {

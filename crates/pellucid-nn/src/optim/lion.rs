@@ -18,7 +18,7 @@ options! {
     LionOptions {
         /// The learning rate η.
         lr: f64 = 1e-4 => NONNEGATIVE;
-        /// β₁ and β₂ in [0, 1), the weight of the mean in the step and its decay rate.
+        /// β₁, the weight of the running mean m in the step, and β₂, the decay rate of m, both in [0, 1).
         betas: (f64, f64) = (0.9, 0.99) => FRACTION(0, 1);
         /// The weight decay λ.
         weight_decay: f64 = 0.0 => NONNEGATIVE;

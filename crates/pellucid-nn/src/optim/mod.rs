@@ -358,7 +358,7 @@ pub trait Optimizer: Send + Sync {
     }
 }
 
-/// The state of [`Optimizer::state`].
+/// The state consists of the tensors of [`Optimizer::state`].
 impl Stateful for dyn Optimizer + '_ {
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
         Ok(Optimizer::state(self))
@@ -399,7 +399,7 @@ fn check_rates(groups: usize, state: &StateDict) -> Result<()> {
     Ok(())
 }
 
-/// Implements all methods of [`Optimizer`] by those of `$target`, so that no override is lost.
+/// Implements every method of [`Optimizer`] by a call of the same method of `$target`, so that no override is lost.
 macro_rules! delegate_optimizer {
     ($self:ident => $target:expr) => {
         crate::delegate::delegate! {

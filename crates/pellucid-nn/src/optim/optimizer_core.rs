@@ -276,7 +276,7 @@ impl OptimizerCore {
         }
         // The error of a deferred kernel must be returned before the step changes anything.
         flush()?;
-        // A captured step only references the state, which moves before the first launch.
+        // A captured step only references the state: moving the state is not part of the step.
         eager(|| self.move_to_parameters(members))
     }
 

@@ -11,8 +11,8 @@ use pellucid_tensor::{DType, Error, OptionRange, Result, Tensor, unwrap};
 /// Each number is stored in a 0-d tensor, in the dtype of the group's state. [`ParamGroup::lr`] returns the rate that
 /// was set last, if the tensor still holds the rounding of this rate. If the tensor was written since, for example by a
 /// loaded state dict or a captured step, it returns the decimal number with the fewest digits that rounds to the
-/// tensor's value. So a rate of 0.01 is always read as 0.01, never as 0.009999999776482582. A rate below the smallest
-/// positive number of the dtype is stored and read as 0.
+/// tensor's value. So a rate of 0.01 is always read as 0.01, never as 0.009999999776482582. A rate that rounds to 0
+/// in the dtype is read as 0.
 ///
 /// ```
 /// use pellucid::nn::optim::ParamGroup;

@@ -82,7 +82,7 @@ struct ScalerCalls {
     is_split: bool,
 }
 
-/// Gradients of an optimizer that [`GradScaler::unscale`] has divided by the scale, before the step.
+/// The result of [`GradScaler::unscale`]: an optimizer whose gradients are divided by the scale, before its step.
 #[must_use = "unscale() only unscales the gradients; call step() of the result to update the parameters"]
 pub struct Unscaled<'o, O: ?Sized> {
     optimizer: &'o O,
@@ -221,7 +221,7 @@ impl GradScaler {
         let _guard = no_grad();
         let calls = lock(&self.calls);
         if !calls.is_order_unknown() && calls.optimizers.is_empty() {
-            let reason = "update() must follow a step() or unscale() since the last update(); call \
+            let reason = "update() was called without a step() or unscale() since the last update(); call \
                           scale(&loss).backward(), step(&optimizer) and update(), in this order";
             return Err(Error::invalid(OP, reason));
         }
@@ -306,7 +306,7 @@ impl GradScaler {
         if self.scale_tensor().device() == device {
             return Ok(());
         }
-        // A captured step only references the buffers: moving them is not part of it.
+        // A captured step only references the buffers: moving them is not part of the step.
         let buffers = [self.scale.buffer(), &self.growth_tracker, &self.found_inf, &self.skipped];
         eager(|| buffers.into_iter().try_for_each(|buffer| move_free(buffer, device)))
     }
@@ -345,7 +345,7 @@ fn identity(optimizer: &(impl Optimizer + ?Sized)) -> Option<ParamGroup> {
     optimizer.groups().first().cloned()
 }
 
-/// The state of [`GradScaler::state_dict`].
+/// The state consists of the values of [`GradScaler::state_dict`].
 impl Stateful for GradScaler {
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
         Ok(self.values())

@@ -43,7 +43,12 @@ impl Rule for SgdOptions {
     fn check(&self) -> Result<()> {
         self.check_ranges(self.name())?;
         if self.nesterov && (self.momentum == 0.0 || self.dampening != 0.0) {
-            return Err(Error::invalid(self.name(), "nesterov requires a momentum above 0 and a dampening of 0"));
+            let SgdOptions { momentum, dampening, .. } = self;
+            let reason = format!(
+                "`nesterov` requires a momentum above 0 and a dampening of 0, got momentum {momentum} and dampening \
+                 {dampening}"
+            );
+            return Err(Error::invalid(self.name(), reason));
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use pellucid_tensor::ops::RnnNonlinearity;
 use pellucid_tensor::{Result, Tensor, ops, unwrap};
 use std::marker::PhantomData;
 
-/// A recurrent network of one layer or several, over entire sequences; see [`Rnn`], [`Gru`] and [`Lstm`].
+/// A recurrent network of one or more layers, over entire sequences; see [`Rnn`], [`Gru`] and [`Lstm`].
 ///
 /// Sequences are `[T, N, I]`: time comes first, as in PyTorch. With
 /// [`batch_first`](RecurrentNetwork::batch_first) they are `[N, T, I]`, the layout of attention and transformers in
@@ -99,7 +99,7 @@ impl Rnn {
 
 impl Lstm {
     /// Sets the width to which the states h are projected (Sak et al. 2014), or `None` for no projection, the default.
-    /// All weights are initialized again.
+    /// If the width changes, all weights are initialized again.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -159,8 +159,8 @@ impl<K: RecurrentKind> RecurrentNetwork<K> {
     }
 
     /// Sets whether each layer also has a reverse direction; default false. Outputs are concatenated along the last
-    /// axis. The weights of the added direction are initialized, and weights that read the outputs of both directions
-    /// are initialized again.
+    /// axis. The weights of an added direction are initialized, and the weights of later layers, whose input width
+    /// changes, are initialized again.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).

@@ -146,8 +146,8 @@ pub fn pack_padded_sequence(x: &Tensor, lengths: &Tensor, batch_first: bool) -> 
 /// each sequence, and the lengths. T is the length of the packed tensor.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for a value that the dtype cannot represent; [`Error::ShapeMismatch`] if the lengths do
-/// not fit the tensor.
+/// [`Error::InvalidArgument`] for a value that the dtype cannot represent; the errors of [`pack_padded_sequence`] for
+/// fields that do not match.
 pub fn pad_packed_sequence(
     packed: &PackedSequence,
     batch_first: bool,

@@ -70,7 +70,7 @@ impl RecurrentStack {
         if projection.is_some() && cell != CellKind::Lstm {
             return Err(Error::invalid(
                 cell.names().layer,
-                "only an LSTM projects its states; use a smaller hidden width",
+                "`projection` must be None, since only an LSTM projects its states; use a smaller hidden width",
             ));
         }
         OptionRange::PROBABILITY.check(cell.names().layer, "dropout", dropout, 0.2)?;

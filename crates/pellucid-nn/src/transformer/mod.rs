@@ -20,8 +20,8 @@ use pellucid_derive::{Module, panicking_form};
 use pellucid_tensor::{Error, Result, Tensor, TensorId, ops, unwrap};
 use std::collections::HashSet;
 
-/// The options of all transformer layers, for [`with_options`](TransformerEncoder::with_options). The defaults are the
-/// paper's.
+/// The options of all transformer layers, for [`with_options`](TransformerEncoder::with_options). The defaults are
+/// PyTorch's.
 ///
 /// ```
 /// use pellucid::nn::{Layer, AttentionMasks, TransformerEncoder, TransformerOptions};
@@ -107,13 +107,13 @@ impl TransformerOptions {
 }
 
 /// Implements one method for each option of a transformer module. The method of an option that may be invalid or that
-/// changes weights calls `try_with_options`, which initializes weights again whose shapes change; the other methods
+/// changes weights calls `try_with_options`, which initializes again the weights whose shapes change; the other methods
 /// call `each_options`.
 macro_rules! transformer_options {
     ($module:ident) => {
         impl $module {
-            /// Sets the number of features between the two linear layers, by default 2048. Both layers are initialized
-            /// again.
+            /// Sets the number of features between the two linear layers, by default 2048. If it changes, both layers
+            /// are initialized again.
             ///
             /// # Errors
             /// [`Error::OutOfMemory`](pellucid_tensor::Error::OutOfMemory).
@@ -185,7 +185,8 @@ macro_rules! transformer_options {
             /// Sets the rotary position embedding of self-attention, or `None`, the default.
             ///
             /// # Errors
-            /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if the head width is odd.
+            /// [`Error::InvalidArgument`](pellucid_tensor::Error::InvalidArgument) if the head width is odd, or the
+            /// base is out of range.
             #[panicking_form]
             pub fn try_rotary(self, rotary: impl Into<Option<Rotary>>) -> Result<$module> {
                 let options = TransformerOptions { rotary: rotary.into(), ..self.options() };
@@ -220,8 +221,8 @@ pub struct Transformer {
 }
 
 impl Transformer {
-    /// Creates a transformer with this width, this many heads, encoder and decoder layers, and the default options. All
-    /// matrices are initialized uniformly after Glorot & Bengio 2010.
+    /// Creates a transformer of this width, with this many heads and with `layers` = [encoder layers, decoder layers].
+    /// Options have their defaults. All matrices are initialized uniformly after Glorot & Bengio 2010.
     ///
     /// # Errors
     /// The errors of [`MultiheadAttention::try_new`].

@@ -143,7 +143,7 @@ impl MultiheadAttention {
         [self.width(), kv_width, kv_width]
     }
 
-    /// Projects to queries `[.., H, L, D]`, keys and values `[.., G, S, D]`.
+    /// Projects the inputs to queries `[.., H, L, D]`, and to keys and values `[.., G, S, D]`.
     pub(super) fn project_heads(&self, [query, key, value]: [&Tensor; 3]) -> Result<[Tensor; 3]> {
         let weights = match &self.in_proj {
             InProj::Joint(weight) => [weight; 3],

@@ -74,7 +74,7 @@ impl PerLayerBufs {
     }
 }
 
-/// The kind of a loss, by its targets.
+/// The kind of a loss, which determines the form of its targets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LossKind {
     /// Class indices, `i64`, in the logits' shape without the class axis: `[B]` for logits `[B, C]`, `[]` for `[C]`,
@@ -82,7 +82,7 @@ pub enum LossKind {
     SoftmaxCrossEntropy,
     /// Values of the logits' shape and dtype.
     Mse,
-    /// Binary labels 0 and 1, of the logits' shape and dtype.
+    /// Binary targets from 0 to 1, of the logits' shape and dtype.
     Bce,
     /// The targets of a user's loss.
     Custom {
@@ -140,7 +140,7 @@ pub struct CapturePlan {
 }
 
 impl CapturePlan {
-    /// Returns the gradient buffers of all parameters, by name.
+    /// Returns the gradient buffers of all trained parameters, by name.
     pub fn gradients(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         let all = self.per_layer.iter().flat_map(|layer| &layer.gradients);
         all.map(|(name, gradient)| (name.as_str(), gradient))
@@ -151,7 +151,7 @@ impl CapturePlan {
         self.gradients().find(|(name, _)| *name == parameter).map(|(_, gradient)| gradient)
     }
 
-    /// Returns the total size of all buffers in bytes, without sharing.
+    /// Returns the total size in bytes of all buffers except the input and the targets, without sharing.
     pub fn bytes(&self) -> usize {
         // Unfused, the pre-activation is the output.
         let layer = |layer: &PerLayerBufs| layer.y.bytes() + layer.g_a.as_ref().map_or(0, Buf::bytes) + layer.work;
@@ -248,7 +248,7 @@ pub fn make_plan_for_sequential(
 }
 
 /// Returns the model's parameters that have a gradient buffer in the plan, in order: the parameter, its buffer, and
-/// whether it is usually exempt from weight decay, which is true for rank 0 and 1 (biases, normalization weights).
+/// whether the parameter is usually exempt from weight decay: true for rank 0 and 1 (biases, normalization weights).
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] for a plan of another model.
@@ -277,7 +277,7 @@ fn named_gradients(model: &(impl Module + ?Sized), plan: &CapturePlan) -> Result
 /// The parameters whose gradients [`try_rebind_grads`] bound to the buffers of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rebound {
-    /// The names of the parameters whose gradient is stored in the plan's buffer.
+    /// The names of the parameters whose gradient is a buffer of the plan.
     pub bound: Vec<String>,
     /// Names of the model's parameters with a planned gradient that the optimizer does not update; they are not bound.
     pub not_updated: Vec<String>,

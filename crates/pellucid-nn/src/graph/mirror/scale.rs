@@ -1,4 +1,4 @@
-//! A test of whether a loss is the sum or the mean over its samples.
+//! A test of whether the loss of a batch is the sum or the mean of the losses of its samples.
 
 use crate::layer::Layer;
 use crate::loss::Loss;

@@ -3,7 +3,7 @@
 use super::{Schedule, SchedulePoint};
 use pellucid_tensor::{Error, Result};
 
-/// Schedules in sequence: each starts at its milestone, in its own epoch 0.
+/// Schedules in sequence: each starts at its milestone, which is its own epoch 0.
 #[doc(alias = "SequentialLR")]
 #[derive(Debug)]
 pub struct SequentialLr {
@@ -33,8 +33,8 @@ impl SequentialLr {
         self
     }
 
-    /// Returns the schedule of an epoch, the epoch counted from the start of that schedule, and whether another
-    /// schedule preceded it.
+    /// Returns the schedule of an epoch, the epoch counted from the start of that schedule, and whether the schedule
+    /// takes over from another one in this epoch.
     fn holding(&self, epoch: usize) -> (&dyn Schedule, usize, bool) {
         match self.others.iter().rev().find(|(from, _)| *from <= epoch) {
             Some((from, schedule)) => (schedule, epoch - from, *from == epoch && epoch > 0),

@@ -49,8 +49,8 @@ pub struct OneCycleLr {
     pub div_factor: f64,
     /// The ratio of the initial to the final rate; default 10000.
     pub final_div_factor: f64,
-    /// Whether to return to the initial rate in as many epochs as the rate rises, and then to the final rate; default
-    /// false.
+    /// Whether the rate first falls to the initial rate, in as many epochs as it rises, and then to the final rate;
+    /// default false.
     pub three_phase: bool,
 }
 
@@ -156,7 +156,7 @@ pub struct CyclicLr {
     pub max_lr: PerGroup,
     /// The number of epochs in which a cycle rises, above 0; default 2000.
     pub step_size_up: usize,
-    /// The number of epochs in which a cycle falls; `None` means as many as it rises.
+    /// The number of epochs in which a cycle falls; `None` means as many as `step_size_up`.
     pub step_size_down: Option<usize>,
     /// The scale of the cycles' height.
     pub mode: CyclicMode,

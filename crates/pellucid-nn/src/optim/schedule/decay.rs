@@ -39,8 +39,8 @@ impl Schedule for LambdaLr {
 pub struct MultiplicativeLr(GroupFactor);
 
 impl MultiplicativeLr {
-    /// Creates a schedule with one function for all groups. It is called for epoch 0 only after another schedule, as in
-    /// [`SequentialLr`](super::SequentialLr).
+    /// Creates a schedule with one function for all groups. The function is called for epoch 0 only if the schedule
+    /// follows another one, as in [`SequentialLr`](super::SequentialLr).
     pub fn new(factor: impl Fn(usize) -> f64 + Send + Sync + 'static) -> MultiplicativeLr {
         MultiplicativeLr(Box::new(move |_, epoch| factor(epoch)))
     }
@@ -158,7 +158,7 @@ impl Factor for ConstantLr {
 #[doc(alias = "get_constant_schedule_with_warmup")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WarmupLr {
-    /// The number of epochs until the full rate, above 0.
+    /// The number of epochs of the warm-up, above 0; the last one has the full rate.
     pub warmup_steps: usize,
 }
 

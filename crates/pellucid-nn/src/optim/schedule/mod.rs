@@ -80,7 +80,7 @@ pub trait Schedule: Send + Sync {
         self.rate(point)
     }
 
-    /// Returns the learning rate in epoch 0 of this schedule after another schedule.
+    /// Returns the learning rate in this schedule's epoch 0 if it starts after another schedule.
     fn begin(&self, point: SchedulePoint) -> f64 {
         self.rate(point)
     }
@@ -96,8 +96,8 @@ pub trait Schedule: Send + Sync {
         None
     }
 
-    /// Returns whether [`momentum`](Schedule::momentum) returns a momentum in some epoch. The optimizer must then have
-    /// one. By default, epoch 0 of the first group decides.
+    /// Returns true if the schedule changes the momentum, which the optimizer must then have. By default, this is so if
+    /// [`momentum`](Schedule::momentum) returns a value for epoch 0 of the first group.
     fn changes_momentum(&self) -> bool {
         self.momentum(0, 0).is_some()
     }

@@ -39,7 +39,7 @@ impl Goal {
     }
 }
 
-/// The smallest change that counts as an improvement.
+/// The amount by which a measurement must be better than the best one so far to count as an improvement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ThresholdMode {
     /// A fraction of the best value.
@@ -58,13 +58,13 @@ options! {
         factor: f64 = 0.1 => FRACTION;
         /// The number of consecutive measurements without improvement that are tolerated; one more causes a reduction.
         patience: usize = 10;
-        /// The smallest improvement.
+        /// The amount that an improvement must exceed.
         threshold: ThresholdMode = ThresholdMode::Relative(1e-4);
         /// The number of measurements after a reduction that do not count as measurements without improvement.
         cooldown: usize = 0;
         /// The lowest rate.
         min_lr: PerGroup = PerGroup::All(0.0);
-        /// The smallest change of a rate; smaller reductions are omitted.
+        /// A reduction by at most this number is omitted.
         eps: f64 = 1e-8 => NONNEGATIVE;
     }
 }
@@ -206,7 +206,7 @@ impl PlateauProgress {
     }
 }
 
-/// The state of [`ReduceLrOnPlateau::state_dict`].
+/// The state consists of the values of [`ReduceLrOnPlateau::state_dict`].
 impl Stateful for ReduceLrOnPlateau {
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
         Ok(self.progress.get().values())

@@ -247,7 +247,7 @@ impl Restorable<SchedulerProgress> {
     }
 }
 
-/// The state of [`Scheduler::state_dict`].
+/// The state consists of the values of [`Scheduler::state_dict`].
 impl<S: Schedule> Stateful for Scheduler<S> {
     fn state(&self) -> Result<Vec<(String, Tensor)>> {
         Ok(self.values())
