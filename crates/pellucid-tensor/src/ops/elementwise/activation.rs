@@ -1,10 +1,10 @@
 //! Activation functions.
 //!
-//! Functions with a constant branch declare a derivative that reads the output. The next operation usually saves this
-//! output as its input anyway; the symbolic derivative would keep the input alive as well.
+//! Some functions with a constant branch, such as `relu`, declare a derivative that reads the output. The next
+//! operation usually saves this output as its input anyway; the symbolic derivative would keep the input alive as well.
 //!
-//! The product rule for x·s(x) computes g·x, which may overflow where s′ is 0. Therefore either large x have a separate
-//! branch, or the derivative is declared as g·(s + x·s′).
+//! The product rule for x·s(x) computes g·x, which may overflow where s′ is 0. Therefore either a separate branch
+//! computes the result for large x, or the derivative is declared as g·(s + x·s′).
 
 use super::table::unary;
 use crate::ops::elementwise::arithmetic;
@@ -75,7 +75,7 @@ unary! {
         };
     /// Computes ln(1 + eˣ), a smooth approximation of relu, stable for large |x|.
     softplus(x) = x.max(0.0) + (-x.abs()).exp().ln_1p(), autocast = Single, d x = g * x.sigmoid();
-    /// Computes ln(1 + e^(βx))/β, and x where βx exceeds t: relu with a corner rounded over a width of 1/β.
+    /// Computes ln(1 + e^(βx))/β, or x where βx > t: a smooth approximation of relu, which it approaches as β grows.
     softplus_beta(x; beta, t) = {
         let safe_l = beta * x;
         safe_l.gt(t).select(x, (safe_l.max(0.0) + (-safe_l.abs()).exp().ln_1p()) / beta)

@@ -60,7 +60,7 @@ binary! {
     /// Returns the smaller of a and b, ignoring a NaN if the other is a number. Equal operands share the gradient
     /// evenly.
     fmin(a, b) = a.is_nan().select(b, b.is_nan().select(a, a.min(b)));
-    /// Computes the angle of the point (b, a), in (−π, π]. All derivatives at the origin are 0.
+    /// Computes the angle of the point (b, a), in [−π, π]. All derivatives at the origin are 0.
     #[doc(alias = "arctan2")]
     atan2(a, b) = a.atan2(b);
     /// Returns |a| with the sign of b.

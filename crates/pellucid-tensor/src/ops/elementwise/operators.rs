@@ -33,8 +33,8 @@ macro_rules! binary_operators {
             Tensor, &Tensor;
             Tensor, Tensor;
         }
-        // Only one type is implemented for each kind of literal. With two float types, the compiler could not infer
-        // the type of the literal in `(&x * 2.0).sin()`.
+        // The operators are implemented for only one type of each kind of literal. With two float types, the compiler
+        // could not infer the type of the literal in `(&x * 2.0).sin()`.
         binary_operators!(@scalar $trait $method $op, f64 i64 bool);
     )*};
     (@scalar $trait:ident $method:ident $op:path, $($number:ty)*) => {$(

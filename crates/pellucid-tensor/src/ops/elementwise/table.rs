@@ -68,7 +68,7 @@ macro_rules! binary {
                 $(#[$doc])*
                 ///
                 /// # Panics
-                /// Panics if the function of this name in [`ops`](crate::ops) returns an error.
+                /// Panics if the function with the same name in [`ops`](crate::ops) returns an error.
                 #[track_caller]
                 pub fn $name<'a>(
                     &'a self,

@@ -31,7 +31,7 @@ use pellucid_ir::kernel::AxisSet;
 use pellucid_ir::{DType, Element, Result, Scalar, formula};
 use smallvec::SmallVec;
 
-/// Parameters of the formulas.
+/// The limits of a dtype that decide whether a row is rescaled, and by how much.
 struct FloatLimits {
     /// Half a unit in the last place of 1.
     epsilon: f64,
@@ -422,7 +422,8 @@ fn power_norm(p: f64) -> &'static Formula {
     }
 }
 
-/// Returns the norm of a row whose terms are largest at the magnitude `unit`: no term of the scaled row is above 1.
+/// Returns the norm of a row, computed from the elements divided by `unit`. `unit` is the magnitude of the largest
+/// term, so that no scaled term is above 1.
 fn scaled_power_norm(unit: Expr, x: Expr, p: Expr, q: Expr) -> Expr {
     let unit = (unit.is_finite() & unit.gt(0.0)).select(unit, 1.0);
     (x.abs() / unit).pow(p).row_sum().pow(q) * unit
@@ -442,7 +443,7 @@ fn signed_power_norm(p: f64) -> &'static Formula {
     }
 }
 
-/// Returns [`scaled_power_norm`] with the signs of the powers.
+/// Returns the root of Σ xᵖ, scaled as in [`scaled_power_norm`]. The powers keep their signs.
 fn scaled_signed_norm(unit: Expr, x: Expr, p: Expr, q: Expr) -> Expr {
     let unit = (unit.is_finite() & unit.gt(0.0)).select(unit, 1.0);
     (x / unit).pow(p).row_sum().pow(q) * unit

@@ -11,12 +11,12 @@ use pellucid_ir::kernel::{AxisSet, Kernel, Params, Reduce, ReduceOp};
 use pellucid_ir::{DType, Error, Result, formula};
 use std::sync::Arc;
 
-/// Returns the formula of the elements that a reduction reads.
+/// Returns the identity formula, for reductions of unchanged elements.
 pub(in crate::ops) fn identity_formula() -> &'static Formula {
     formula! { static sum(x) = x; }
 }
 
-/// Returns the dtype of sums and products: `i64` for integers and booleans.
+/// Returns the dtype of sums and products: `i64` for integers and booleans, otherwise `dtype`.
 pub(in crate::ops) fn accumulator(dtype: DType) -> DType {
     if dtype.is_float() { dtype } else { DType::I64 }
 }
@@ -90,7 +90,7 @@ impl Operation for KernelReduction {
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let mut gradients = InputGradients::from_elem(None, saved.inputs());
-        // Any other result is an integer or a boolean.
+        // Other reductions return integers or booleans, which have no gradient.
         if self.is_extremum() {
             gradients[0] = Some(self.extremum_gradient(saved, &grads.get(0)?)?);
         }

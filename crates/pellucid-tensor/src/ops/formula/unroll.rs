@@ -13,7 +13,7 @@ use pellucid_ir::kernel::{AxisSet, Params, ReduceOp};
 use pellucid_ir::{DType, Result, Scalar, Shape};
 use smallvec::SmallVec;
 
-/// Computes the gradients of a row formula by differentiating its composite. All its inputs were saved.
+/// Computes the gradients of a row formula from its saved inputs, by differentiating its [`composite`] definition.
 pub(super) fn backward(
     call: &FormulaCall,
     saved: &SavedTensors,

@@ -10,7 +10,7 @@ use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::{Error, Result};
 
 /// Returns all tuples with one element of each vector, as rows `[N₁·N₂·.., k]`, with the last element changing fastest.
-/// One vector is returned unchanged.
+/// A single vector is returned unchanged.
 ///
 /// ```
 /// use pellucid::{Tensor, ops};
@@ -115,7 +115,7 @@ fn triangle_size(rows: i128, columns: i128, offset: i128) -> i128 {
     partial_rows * (first + offset + 1) + partial_rows * (partial_rows - 1) / 2 + (rows - full) * columns
 }
 
-/// Returns the positions of the `count` elements of a triangle, from the columns of each row.
+/// Returns the positions of the `count` elements of a triangle, where `columns(i)` is the range of columns in row i.
 fn positions(
     count: i128,
     rows: std::ops::Range<i128>,

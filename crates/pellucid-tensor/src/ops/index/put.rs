@@ -1,4 +1,4 @@
-//! Tensors with some elements replaced: the transposes of indexing operations.
+//! Copies of a tensor with some elements replaced or increased.
 //!
 //! [`select_scatter`], [`slice_scatter`] and [`diagonal_scatter`] overwrite a view of a copy of x. If an index of
 //! [`index_put`] consists only of index tensors and full ranges, a scatter combines the selected elements with the
@@ -34,7 +34,7 @@ fn element_positions(x: &Tensor) -> Result<Tensor> {
     view::reshape_to(&create::indices(x.size())?, x.shape())
 }
 
-/// Replaces a view of x by the source.
+/// Returns a copy of x in which the source replaces a view.
 fn replace_part(
     op: &'static str,
     x: &Tensor,
@@ -57,7 +57,7 @@ fn replace_part(
 }
 
 /// Writes or (`accumulate`) adds each value of the source to a copy of x at its row-major position. This is the
-/// transpose of [`take`](crate::ops::take). Negative positions count from the end. If positions are equal, the last
+/// counterpart of [`take`](crate::ops::take). Negative positions count from the end. If positions are equal, the last
 /// value is stored or, with `accumulate`, all values are added.
 ///
 /// # Errors

@@ -24,8 +24,8 @@ pub(super) struct ResolvedIndex {
     pub(super) index_tensors: Vec<(usize, Tensor)>,
     /// A mask for a fill, with its first axis in `shape`. It is not converted to positions.
     pub(super) mask: Option<(usize, Tensor)>,
-    /// NumPy's rule: if a new axis or a range separates index tensors, their axes come first in the result. An ellipsis
-    /// that covers no axis separates nothing.
+    /// Whether no new axis or range separates the index tensors. Otherwise, their axes come first in the result
+    /// (NumPy's rule). An ellipsis that covers no axis separates nothing.
     are_adjacent: bool,
 }
 

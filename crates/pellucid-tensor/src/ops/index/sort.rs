@@ -138,7 +138,7 @@ pub fn lexsort<T: AsRef<Tensor>>(keys: &[T], axis: isize) -> Result<Tensor> {
 /// value.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `k` exceeds the axis.
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `k` exceeds the length of the axis.
 #[tensor_method]
 pub fn topk(x: &Tensor, k: usize, axis: isize, largest: bool) -> Result<(Tensor, Tensor)> {
     sort_prefix("topk", x, axis, Some(k), largest)
@@ -149,7 +149,7 @@ pub fn topk(x: &Tensor, k: usize, axis: isize, largest: bool) -> Result<(Tensor,
 /// NaN is the largest value.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `k` is 0 or exceeds the axis.
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `k` is 0 or exceeds the length of the axis.
 #[doc(alias = "partition")]
 #[tensor_method]
 pub fn kthvalue(x: &Tensor, k: usize, axis: isize) -> Result<(Tensor, Tensor)> {

@@ -95,7 +95,7 @@ pub fn scaled_dot_product_attention(
 struct Heads {
     /// The axes before the last two.
     batch: Shape,
-    /// `batch` of keys and values, with fewer heads in grouped-query attention.
+    /// The axes before the last two of keys and values, which have fewer heads in grouped-query attention.
     shared: Shape,
     width: usize,
     result: Shape,
@@ -105,7 +105,7 @@ impl Heads {
     fn new(op: &'static str, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Result<Heads> {
         let mismatch = |help: &str| Error::shapes(op, [q.shape(), k.shape(), v.shape()], help);
         if let Some((name, t)) = [("Q", q), ("K", k), ("V", v)].into_iter().find(|(_, t)| t.rank() < 2) {
-            let help = format!("Q is [.., L, E], K [.., S, E], V [.., S, D], but {name} has rank {}", t.rank());
+            let help = format!("Q must be [.., L, E], K [.., S, E] and V [.., S, D], but {name} has rank {}", t.rank());
             return Err(mismatch(&help));
         }
         let (ends, before) = (
@@ -120,7 +120,7 @@ impl Heads {
             (false, false) => Some(format!("E is {e} in Q and {e2} in K, and S is {s} in K and {s2} in V")),
         };
         if let Some(difference) = difference {
-            return Err(mismatch(&format!("Q is [.., L, E], K [.., S, E], V [.., S, D], but {difference}")));
+            return Err(mismatch(&format!("Q must be [.., L, E], K [.., S, E] and V [.., S, D], but {difference}")));
         }
         let help = "the axes before the last two must broadcast, or the number of heads of K and V must divide \
                     the number of heads of Q; reshape() or expand() the operands";

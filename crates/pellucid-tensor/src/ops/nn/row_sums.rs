@@ -32,8 +32,8 @@ pub(in crate::ops) fn row_sums(op: &'static str, table: &Tensor, terms: &RowTerm
     apply_one(RowSums { op, terms_per_sum }, &[table, starts, rows, weights, sum_indices])
 }
 
-/// The inputs are the table, the starts, the rows and weights of the terms, and the indices of their sums, which
-/// only the gradients read.
+/// The operation of [`row_sums`]. The inputs are the table, the starts, the rows and weights of the terms, and the
+/// indices of their sums, which only the gradients read.
 struct RowSums {
     op: &'static str,
     terms_per_sum: Option<usize>,

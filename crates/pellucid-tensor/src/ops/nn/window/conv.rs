@@ -393,8 +393,7 @@ convolutions! {
     conv3d, conv_transpose3d: 3, "three axes", "D, H, W", "D', H', W'";
 }
 
-/// Computes Σ over each window, separately for all planes `[.., z, y, x]`. Errors name `op`, the operation that
-/// computes these sums.
+/// Computes the sum of each window of x `[.., z, y, x]`. Errors name `op`, the operation that computes these sums.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] for booleans.
@@ -410,7 +409,7 @@ pub(crate) fn window_sums(op: &'static str, x: &Tensor, window: Window, outputs:
     }
 }
 
-/// Computes the sums along one axis after the other, as products of sparse matrices.
+/// Computes the sums along one axis after the other, by products with sparse matrices.
 fn window_sums_by_axis(op: &'static str, x: &Tensor, window: Window, outputs: [usize; 3]) -> Result<Tensor> {
     let outer_axes = x.rank() - 3;
     // The intermediate sums are not rounded to half precision.

@@ -146,7 +146,7 @@ impl Tap {
     }
 }
 
-/// Combines one tap of each axis to a tap of the flat image. `combination` selects one of all combinations.
+/// Combines one tap of each axis to a tap of the flat image. `combination` is the index of the combination.
 fn joint_tap(axes: &[SampledAxis], taps: &[Vec<Tap>], combination: usize) -> Result<Tap> {
     let mut remaining = combination;
     let mut one_of_axis = axes.iter().zip(taps).map(|(axis, taps)| {
