@@ -64,9 +64,9 @@ unary! {
     /// Computes x·tanh(softplus(x)) (Misra 2019). For large negative x, the relative error grows as in [`silu`].
     mish(x) = x * (x.max(0.0) + (-x.abs()).exp().ln_1p()).tanh(),
         d x = {
-            // Let n = eˣ. Then t = tanh(ln(1 + n)) is 1 − r, a form that has no kink at 0. For x > 0, t may be near 1,
-            // and its derivatives are computed from r. For x < 0, r may be near 1, and the difference 1 − r would
-            // cancel.
+            // Let n = eˣ and r = 2/((1 + n)² + 1). Then t = tanh(ln(1 + n)) is 1 − r, a form that has no kink at 0. For
+            // x > 0, t may be near 1, and its derivatives are computed from r. For x < 0, r may be near 1, and the
+            // difference 1 − r would cancel.
             let n = x.gt(40.0).select(40.0, x).exp();
             let m = n * (n + 2.0);
             let r = x.gt(40.0).select(0.0, 2.0 / (m + 2.0));

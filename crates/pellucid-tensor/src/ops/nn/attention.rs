@@ -46,10 +46,10 @@ pub struct AttentionOptions<'a> {
 /// broadcast. K and V may have fewer heads (third axis from the end) than Q if their number divides Q's. Neighbouring
 /// heads of Q then share a head of K and V (grouped-query attention, Ainslie et al. 2023).
 ///
-/// Only one block of scores is in memory at a time (FlashAttention, Dao et al. 2022). With dropout, with a mask that
-/// requires a gradient, and in every derivative of order 2 or higher, all scores, `[.., L, S]`, are stored. The second
-/// derivative uses about 8 times the memory of the scores. `f16` and `bf16` are computed in `f32` and rounded once. The
-/// scores must be representable: if a score overflows to ∞, the result is NaN.
+/// The scores are computed block by block, and are never all stored (FlashAttention, Dao et al. 2022). With dropout,
+/// with a mask that requires a gradient, and in every derivative of order 2 or higher, all scores, `[.., L, S]`, are
+/// stored. The second derivative uses about 8 times the memory of the scores. `f16` and `bf16` are computed in `f32`
+/// and rounded once. The scores must be representable: if a score overflows to ∞, the result is NaN.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] unless Q, K and V have the same float dtype, and the mask has

@@ -103,7 +103,7 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
     // Padding indices are assigned to an additional last bag, which is dropped at the end.
     let bag = arithmetic::where_(&is_counted, &bag, bags as i64)?;
     let scaled = EmbeddingOptions { scale_by_frequency: options.scale_by_frequency, ..Default::default() };
-    // The rows are summed in `f32`, so that the result is rounded only once.
+    // Rows of half precision are summed in `f32`, so that the result is rounded only once.
     let compute_dtype = widened_dtype(&[table]).unwrap_or(table.dtype());
     let rows = copy::to_dtype(&check::named(op, embedding(table, &flat, scaled))?, compute_dtype)?;
     let rows = match options.weights {

@@ -14,11 +14,11 @@ use pellucid_ir::{DType, Error, Result};
 /// The elements that [`convolve`] and [`correlate`] return, for sequences of lengths n and m.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ConvolveMode {
-    /// All n + m − 1 sums of at least one product.
+    /// All n + m − 1 elements, including those for which the sequences overlap only partly.
     Full,
-    /// max(n, m) sums: the middle of the full result.
+    /// The middle max(n, m) elements of the full result.
     Same,
-    /// The |n − m| + 1 sums that contain all elements of the shorter sequence.
+    /// The |n − m| + 1 elements whose sums contain all elements of the shorter sequence.
     Valid,
 }
 

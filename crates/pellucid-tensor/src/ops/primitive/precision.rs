@@ -68,7 +68,8 @@ pub(crate) fn widen_all_operands(op: &str, operands: &[&Tensor]) -> Result<Optio
     Ok(Some((rounding, operands.iter().map(|t| single_of(t)).collect::<Result<_>>()?)))
 }
 
-/// Returns the rounding of a result from the operand dtypes. Returns `None` if the autocast policy is half precision.
+/// Returns the rounding of a result whose operands have these dtypes. Returns `None` if the autocast policy is half
+/// precision.
 fn rounding(op: &str, dtypes: impl Iterator<Item = DType>) -> Option<Rounding> {
     let policy = autocast_dtype().map(|_| builtin_policy(op));
     if policy == Some(AutocastPolicy::Half) {

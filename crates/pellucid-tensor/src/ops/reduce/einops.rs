@@ -13,7 +13,8 @@ use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::{Error, Result, Shape};
 
-/// Splits, merges and permutes the axes of x by the pattern. Every axis is on both sides.
+/// Splits, merges and permutes the axes of x by the pattern. Every axis must be on both sides, except unnamed axes of
+/// length 1.
 ///
 /// ```
 /// use pellucid::{DType, Tensor};

@@ -1,7 +1,7 @@
 //! Reductions over axes.
 //!
-//! The order of accumulation depends only on the shape and the axes. The results are bit-identical for any layout and
-//! any number of threads.
+//! The order of accumulation depends only on the shape and the axes. On one device, the results are bit-identical for
+//! any layout and any number of threads.
 
 use crate::autograd::{apply_one, interface::*};
 use crate::ops::call::axes::Axes;

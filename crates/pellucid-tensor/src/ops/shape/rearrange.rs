@@ -305,7 +305,7 @@ pub enum Sections {
     At(Vec<isize>),
 }
 
-// Lengths are not divided into a negative number of sections: negative counts are rejected like 0.
+// A negative count becomes 0, which `tensor_split` rejects.
 from_integers!(
     Sections,
     number: |count: isize| Sections::Count(count.max(0) as usize),

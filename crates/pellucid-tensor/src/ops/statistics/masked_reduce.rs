@@ -72,9 +72,9 @@ masked! {
     masked_log_softmax = softmax::log_softmax, neutral Max;
     /// Computes the masked softmax of −x over axes; see [`masked_softmax`].
     masked_softmin = softmax::softmin, neutral Min;
-    /// Computes the cumulative sum along an axis, where the mask is true.
+    /// Computes the cumulative sum along an axis. Elements where the mask is false count as 0.
     masked_cumsum = scan::cumsum, neutral Sum;
-    /// Computes the cumulative product along an axis, where the mask is true.
+    /// Computes the cumulative product along an axis. Elements where the mask is false count as 1.
     masked_cumprod = scan::cumprod, neutral Prod;
 }
 

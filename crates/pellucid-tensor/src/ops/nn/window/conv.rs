@@ -393,7 +393,8 @@ convolutions! {
     conv3d, conv_transpose3d: 3, "three axes", "D, H, W", "D', H', W'";
 }
 
-/// Computes the sum of each window of x `[.., z, y, x]`. Errors name `op`, the operation that computes these sums.
+/// Computes the sum of each window of the planes `[.., z, y, x]`. Errors name `op`, the operation that computes these
+/// sums.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] for booleans.

@@ -197,18 +197,18 @@ fn filter_taps(len: usize, to: usize, scale: f64, radius: f64, filter: impl Fn(f
     Ok(matrix)
 }
 
-/// The parameter a of Keys's cubic.
+/// The parameter a of Keys's cubic kernel.
 const A: f64 = -0.75;
 
-/// The parameter a of Keys's cubic in antialiasing filters.
+/// The parameter a of Keys's cubic kernel in antialiasing filters.
 const FILTER_A: f64 = -0.5;
 
-/// Computes Keys's cubic at a distance of at most 1.
+/// Evaluates Keys's cubic kernel at a distance d of at most 1.
 fn keys_near(d: f64, a: f64) -> f64 {
     ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0
 }
 
-/// Computes Keys's cubic at a distance from 1 to 2.
+/// Evaluates Keys's cubic kernel at a distance d from 1 to 2.
 fn keys_far(d: f64, a: f64) -> f64 {
     ((a * d - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a
 }
