@@ -91,7 +91,7 @@ macro_rules! assigning_operators {
             #[doc = concat!("Replaces this handle by the result: `x ", $symbol, "= y` is `x = &x ", $symbol, " y`.")]
             ///
             /// The result is a new tensor, recorded as by the binary operator. Other handles and views of the old
-            /// tensor do not change; `copy_` and `set` write in place. Without other handles, the result reuses the
+            /// tensor do not change; `copy_` and `set` write in place. Without other handles, the result may reuse the
             /// storage of the old tensor.
             ///
             /// # Panics

@@ -31,7 +31,7 @@ impl FormulaDerivative {
 
 /// The backward pass of a formula.
 impl<'a> FormulaCall<'a> {
-    /// Recomputes output `j` of the formula before the sum.
+    /// Recomputes output `j` of the formula without the sum over axes.
     fn summands(&self, saved: &SavedTensors, j: usize) -> Result<Tensor> {
         let inputs = saved.inputs_from(0)?;
         let inputs: SmallVec<[&Tensor; 4]> = inputs.iter().collect();

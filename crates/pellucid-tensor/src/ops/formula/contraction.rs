@@ -109,7 +109,7 @@ impl EvaluationPoint<'_> {
         if full.is_empty() { Ok(()) } else { self.record_node(&full, None, factor, gradients) }
     }
 
-    /// Computes the targets by one kernel, and records one node.
+    /// Computes the targets by one kernel, and records them as the outputs of one node.
     fn record_node(
         &self,
         targets: &[GradientTarget],

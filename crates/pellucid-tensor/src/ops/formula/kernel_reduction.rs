@@ -115,7 +115,7 @@ fn program_for(op: ReduceOp, dtype: DType, output: DType) -> Result<Arc<Program>
     .cloned()
 }
 
-/// Submits the kernel. The reduced axes keep length 1.
+/// Submits the kernel of a reduction. The reduced axes keep length 1.
 pub(in crate::ops) fn run_reduction(name: &'static str, op: ReduceOp, axes: AxisSet, x: &Array) -> Result<Array> {
     let empty = axes.count(x.shape()) == 0 && axes.keepdims(x.shape()).size() != 0;
     if empty && matches!(op, ReduceOp::Max | ReduceOp::Min | ReduceOp::ArgMax | ReduceOp::ArgMin) {

@@ -83,8 +83,9 @@ pub fn argsort(x: &Tensor, axis: isize, descending: bool) -> Result<Tensor> {
     Ok(sort_prefix("argsort", x, axis, None, descending)?.1)
 }
 
-/// Returns the indices of a partition along an axis. The element at `kth` is the one at this position of the sorted
-/// axis; no element before it is larger, and no element after it is smaller. NaN is the largest value.
+/// Returns the indices of a partition along an axis. The index at position `kth` selects the element that the sorted
+/// axis has there. No element selected before it is larger, and no element selected after it is smaller. NaN is the
+/// largest value.
 ///
 /// The indices equal the result of [`argsort`]. A negative `kth` counts from the end.
 ///

@@ -47,7 +47,7 @@ pub fn unique(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
     groups(x, axis, &sorted, Some(&order))
 }
 
-/// Replaces every run of equal elements (in row-major order) or slices by one, like [`unique`] without sorting.
+/// Removes consecutive duplicates among the elements (in row-major order) or slices, like [`unique`] without sorting.
 ///
 /// # Errors
 /// The errors of [`unique`].

@@ -37,8 +37,8 @@ pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params
 /// Applies [`update`] to many sets of tensors, for example to all parameters of an optimizer.
 ///
 /// `operands` contains the sets one after another, each with its targets first. `targets` is the number of targets of a
-/// set. In eager mode, all sets are submitted to the backend together and run in parallel. A set must not read or write
-/// the elements that another set writes. If a set is invalid, nothing is written.
+/// set. In eager mode, all sets are submitted to the backend together, and may run in parallel. A set must not read or
+/// write the elements that another set writes. If a set is invalid, nothing is written.
 ///
 /// ```
 /// use pellucid::{formula, ops, Tensor};

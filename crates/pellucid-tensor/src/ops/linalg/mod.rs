@@ -52,7 +52,7 @@ use crate::tensor::Tensor;
 use pellucid_ir::kernel::{Factorization, Kernel, Meta};
 use pellucid_ir::{DType, Error, Result, Shape};
 
-/// Submits a factorization into new arrays.
+/// Submits the kernel of a factorization, which writes into new arrays.
 fn factor(kernel: Factorization, inputs: &[&Array]) -> Result<Arrays> {
     let kernel = Kernel::Factorization(kernel);
     let device = Array::common_device(kernel.name(), inputs)?;

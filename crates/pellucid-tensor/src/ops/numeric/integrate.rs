@@ -26,7 +26,7 @@ impl<'a> Spacing<'a> {
         }
     }
 
-    /// Replaces the points, if the spacing has points.
+    /// Returns `points` as the spacing, or this spacing if `points` is `None`.
     pub(in crate::ops) fn with_points<'b>(self, points: Option<&'b Tensor>) -> Spacing<'b>
     where
         'a: 'b,

@@ -76,7 +76,7 @@ pub(crate) fn indices(count: usize) -> Result<Tensor> {
     from_host(&host_values(count, 0i64..)?, [count])
 }
 
-/// Ranges of at least this many elements are computed by a kernel.
+/// The smallest number of elements for which a kernel computes a range.
 const MIN_KERNEL_RANGE: usize = 1 << 14;
 
 /// Returns the formula start + i·step.

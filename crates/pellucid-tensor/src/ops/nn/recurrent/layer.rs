@@ -35,7 +35,7 @@ impl RecurrentLayer {
         if self.bf16_factors { array.cast(DType::BF16) } else { Ok(array) }
     }
 
-    /// Computes a matrix product over all steps. Its factors are rounded as by [`factor`](Self::factor).
+    /// Computes a matrix product over all steps. The product of `bf16` factors is converted to `f32`.
     fn product(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         let product = matmul(a, b)?;
         if self.bf16_factors { copy::to_dtype(&product, DType::F32) } else { Ok(product) }

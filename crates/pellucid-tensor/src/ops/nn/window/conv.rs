@@ -62,7 +62,7 @@ impl Operation for Convolution {
         use ConvPart::{Input, Output, Weight};
         // Both gradients read g. If g is a broadcast view, such as the gradient of a sum, both share one copy.
         let g = copy::contiguous(&copy::to_dtype(&grads.get(0)?, self.factors)?)?;
-        // The roles (x, w or y) of the two inputs, in this order.
+        // The roles (x, w or y) of the first and the second input.
         let parts = match self.part {
             Output => [Input, Weight],
             Input => [Weight, Output],
