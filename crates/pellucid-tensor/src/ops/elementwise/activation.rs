@@ -87,7 +87,8 @@ unary! {
     /// Computes x / (1 + |x|).
     softsign(x) = x / (1.0 + x.abs()),
         d x = {
-            // A quotient of differences would cancel for large |x|, and the square could overflow.
+            // The symbolic derivative would contain a difference that cancels for large |x|, and a square that could
+            // overflow.
             let r = 1.0 / (1.0 + x.abs());
             g * r * r
         };
@@ -123,7 +124,7 @@ fn negative_part(x: Expr) -> Expr {
 /// Lambert's continued fraction is tanh x = x/(1 + q) with q = x²/(3 + x²/(5 + ..)). So x − tanh x is x·q/(1 + q). It
 /// is evaluated as one quotient of polynomials in x², whose coefficients are positive.
 fn tanhshrink_near_zero(x: Expr) -> Expr {
-    // q = t·n/d; the fraction ends with 2·9 + 1, which leaves an error below 2⁻⁵⁶ of the result.
+    // With t = x², q is t·n/d. The fraction ends with the term 2·9 + 1, which leaves an error below 2⁻⁵⁶ of the result.
     let (mut n, mut d) = (vec![1.0], vec![19.0]);
     for k in (1..9).rev() {
         // t/(c + t·n/d) = t·d/(c·d + t·n)

@@ -155,7 +155,8 @@ impl<'a> FormulaCall<'a> {
             GradientInput::Input(i) => saved.input(i),
             GradientInput::Output(j) if self.sum.is_some() => self.summands(saved, j),
             GradientInput::Output(j) => saved.output(j),
-            // A recorded gradient of a sum broadcasts to the shape of the summands: see `ContractionDerivative`.
+            // The incoming gradient of a sum is recorded without broadcasting: `ContractionDerivative` broadcasts it to
+            // the summands.
             GradientInput::Gradient(j) if is_recorded => grads.get(j),
             GradientInput::Gradient(j) => self.unsummed(grads.get(j)?),
         };

@@ -53,7 +53,7 @@ pub(super) struct EvaluationPoint<'a> {
     pub(super) shape: &'a Shape,
     /// The values of `partials.reads()`.
     pub(super) values: SmallVec<[&'a Array; 4]>,
-    /// The edges of the variables.
+    /// The graph edges of the variables.
     pub(super) variables: SmallVec<[Edge; 2]>,
 }
 

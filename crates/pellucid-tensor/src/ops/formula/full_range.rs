@@ -161,7 +161,8 @@ fn record_square_root(
     let sum = match is_moderate {
         true => record_result(plain, inputs, params, reduced, s)?,
         false => {
-            // The outputs are c and t. In a row of zeros, c is infinite, so that the derivatives are 0.
+            // The outputs are c and t of the module documentation. In a row of zeros, c is infinite, so that the
+            // derivatives are 0.
             let constants = formula! {
                 static row_constants(s, y; low, high) = {
                     let moderate = s.ge(low) & s.le(high);
@@ -327,7 +328,7 @@ pub(in crate::ops) fn distance(a: &Tensor, b: &Tensor, p: f64, axes: AxisSet) ->
     if !is_recorded(&[a, b]) {
         return Ok(y.clone());
     }
-    // The outputs are r and t.
+    // The outputs are r and t of the module documentation.
     let constants = formula! {
         static distance_constants(s, y; low, high, min_difference, p) = {
             let plain = (s.ge(low) & s.le(high)) | y.eq(0.0) | !y.is_finite();

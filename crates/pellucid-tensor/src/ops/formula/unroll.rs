@@ -59,7 +59,7 @@ fn composite(call: &FormulaCall, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
             RowOp::Max | RowOp::Min => {
                 let elements = evaluate(call, value, &inputs, &reduced, &params, None)?;
                 if length == 0 {
-                    // The maximum of zero elements is −∞.
+                    // The maximum of zero elements is −∞, and the minimum is ∞.
                     let empty_value = if reduction.op == RowOp::Max { f64::NEG_INFINITY } else { f64::INFINITY };
                     let shape = call.rows.keepdims(call.shape);
                     reduced.push(fill::full(shape, empty_value, elements.dtype())?);

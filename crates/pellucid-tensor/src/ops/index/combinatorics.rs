@@ -87,7 +87,7 @@ pub fn combinations(x: &Tensor, r: usize, with_replacement: bool) -> Result<Tens
 /// Returns the binomial coefficient (n choose k), or `None` if it overflows.
 fn binomial(n: usize, k: usize) -> Option<usize> {
     let Some(others) = n.checked_sub(k) else { return Some(0) };
-    // After step i, `value` is the binomial coefficient of the factors so far, hence an integer.
+    // After step i, `value` is the binomial coefficient (n choose i + 1), hence an integer.
     let step = |value: u128, i: usize| {
         let next = value.checked_mul((n - i) as u128)? / (i as u128 + 1);
         (next <= usize::MAX as u128).then_some(next)

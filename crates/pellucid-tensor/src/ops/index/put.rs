@@ -45,7 +45,7 @@ fn replace_part(
     if let Some(moved) = on_one_device(op, &[x, source])? {
         return replace_part(op, &moved[0], view, &moved[1]);
     }
-    // A write in place does not pin its target.
+    // A write in place does not pin its target. So if the source is pinned, the copy is first pinned to its device.
     let y = copy::copy(&if source.is_free() { x.clone() } else { placed_like(op, source, x)? })?;
     let target = view(&y)?;
     if target.shape() != source.shape() {

@@ -122,8 +122,8 @@ impl Heads {
         if let Some(difference) = difference {
             return Err(mismatch(&format!("Q must be [.., L, E], K [.., S, E] and V [.., S, D], but {difference}")));
         }
-        let help = "the axes before the last two must broadcast, or the number of heads of K and V must divide \
-                    the number of heads of Q; reshape() or expand() the operands";
+        let help = "the axes before the last two must broadcast, except that K and V may have fewer heads, whose \
+                    number divides the number of heads of Q; reshape() or expand() the operands";
         let shared = before(k).broadcast(&before(v)).ok_or_else(|| mismatch(help))?;
         let queries = before(q);
         // Grouped-query attention: K and V have fewer heads than Q, and all other axes broadcast.

@@ -130,7 +130,7 @@ pub fn triplet_margin_loss(
     triplet_margin_with_distance_loss(&x?, &positive?, &negative?, distance, margin, swap, reduction)
 }
 
-/// Computes the [`triplet_margin_loss`] with any distance function.
+/// Computes the [`triplet_margin_loss`] with the distance function `distance`.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::InvalidArgument`] for a margin that is not positive; the errors of the distance.

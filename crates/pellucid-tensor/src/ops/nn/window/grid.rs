@@ -173,7 +173,7 @@ fn joint_tap(axes: &[SampledAxis], taps: &[Vec<Tap>], combination: usize) -> Res
     })
 }
 
-/// One axis of the image.
+/// An axis of the image, with the options that determine which elements a point reads.
 struct SampledAxis {
     len: usize,
     outside: GridSamplePadding,

@@ -38,7 +38,7 @@ impl fmt::Display for Resize {
 /// aligned, with elements as unit squares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InterpolationMode {
-    /// The element at ⌊o·scale⌋ (in `f32`, as in PyTorch and OpenCV).
+    /// For output o, the element with the index ⌊o·scale⌋ (in `f32`, as in PyTorch and OpenCV).
     Nearest,
     /// The element with the nearest center.
     NearestExact,
