@@ -17,7 +17,7 @@ fn polynomial(coefficients: &[f64], t: Expr) -> Expr {
     coefficients[2..].iter().fold(first, |p, &c| p * t + c)
 }
 
-/// Evaluates a polynomial like [`polynomial`]. The leading coefficient 1 is not in the list.
+/// Evaluates a polynomial like [`polynomial`]. The leading coefficient is 1, and is not in the list.
 fn monic_polynomial(coefficients: &[f64], t: Expr) -> Expr {
     let first = t + coefficients[0];
     coefficients[1..].iter().fold(first, |p, &c| p * t + c)
@@ -74,7 +74,7 @@ fn limit_argument(x: Expr) -> Expr {
     x.gt(1e3).select(1e3, x)
 }
 
-/// Computes Ai′, the derivative of the approximations of Ai.
+/// Computes Ai′ as the derivative of the approximations of Ai.
 fn airy_slope(x: Expr) -> Expr {
     let x = limit_argument(x);
     let gradient = value_formula().gradient(GradientRequest::for_input(0));

@@ -30,7 +30,8 @@ use pellucid_ir::{Error, Result, Shape, formula};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
-/// The maximum number of cotangents of one node. There are (n + k − 1 choose k) derivatives of order k in n variables.
+/// The maximum number of cotangents of one node. Their number may grow with the number of derivatives: there are (n + k
+/// − 1 choose k) derivatives of order k in n variables.
 const MAX_COTANGENTS: usize = 32;
 
 /// The node of a recorded contraction. Cotangents broadcast to the shape of the formula. The edges of the node are the

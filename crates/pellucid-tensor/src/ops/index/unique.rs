@@ -69,7 +69,7 @@ fn check_values_readable(op: &'static str) -> Result<()> {
     )
 }
 
-/// Returns the elements or slices to compare as rows of a matrix.
+/// Returns a matrix whose rows are the elements or slices to compare.
 fn as_rows(op: &'static str, x: &Tensor, axis: Option<isize>) -> Result<Tensor> {
     let x = x.detach();
     let Some(axis) = axis else { return view::reshape(&x, [x.size(), 1]) };

@@ -52,7 +52,8 @@ fn sequences(op: &'static str, a: &Tensor, v: &Tensor) -> Result<[Tensor; 2]> {
     Ok([copy::to_dtype(a, dtype)?, copy::to_dtype(v, dtype)?])
 }
 
-/// Returns the first index within the full result, and the length. `same` is the first index in mode `Same`.
+/// Returns the start and the length of the range of the full result that `mode` selects. `same` is the start for the
+/// mode `Same`.
 fn range(mode: ConvolveMode, n: usize, m: usize, same: usize) -> (usize, usize) {
     match mode {
         ConvolveMode::Full => (0, n + m - 1),

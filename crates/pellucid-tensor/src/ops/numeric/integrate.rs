@@ -61,7 +61,7 @@ pub fn trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor
     }
 }
 
-/// Returns all samples but the last and all samples but the first along an axis of length `len`.
+/// Returns two views of samples along an axis of length `len`: all except the last, and all except the first.
 fn neighbours(x: &Tensor, axis: isize, len: usize) -> Result<(Tensor, Tensor)> {
     let count = len.saturating_sub(1);
     Ok((view::narrow(x, axis, 0, count)?, view::narrow(x, axis, len - count, count)?))

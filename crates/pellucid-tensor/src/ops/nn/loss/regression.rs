@@ -135,7 +135,7 @@ pub fn kl_div(x: &Tensor, target: &Tensor, log_target: bool, reduction: Reductio
     reduction.apply(&map(formula, &[x, target], &[])?)
 }
 
-/// Returns log-probabilities x. The result is 0 for x = −∞ with a target t of 0.
+/// Returns the log-probability x, or 0 if x is −∞ and the target t is 0.
 fn finite_log_prob(x: Expr, t: Expr) -> Expr {
     (t.eq(0.0) & x.eq(f64::NEG_INFINITY)).select(0.0, x)
 }

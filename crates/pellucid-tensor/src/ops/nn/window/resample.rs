@@ -213,7 +213,8 @@ fn keys_far(d: f64, a: f64) -> f64 {
     ((a * d - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a
 }
 
-/// Returns the weights of the elements at −1, 0, 1, 2 for t in [0, 1) (Keys, "Cubic convolution interpolation", 1981).
+/// Returns the weights of the elements at −1, 0, 1 and 2 in the interpolation at t in [0, 1) (Keys, "Cubic convolution
+/// interpolation", 1981).
 fn cubic(t: f64) -> [f64; 4] {
     let (inner, outer) = (|d: f64| keys_near(d, A), |d: f64| keys_far(d, A));
     [outer(t + 1.0), inner(t), inner(1.0 - t), outer(2.0 - t)]
