@@ -158,9 +158,9 @@ pub fn histogram(x: &Tensor, bins: Bins<'_>, weights: Option<&Tensor>, density: 
 
 /// Computes a [`histogram`] of points `[.., D]` in D dimensions. Returns the counts and the edges along each dimension.
 ///
-/// There is one entry of `bins` per dimension. Weights have x's shape without the last axis. `density` divides by the
-/// volume of the cell. The counts have one element for each cell, even for few points. They are summed in `i64`, or in
-/// the dtype of the weights, and then converted.
+/// There is one entry of `bins` per dimension. Weights have x's shape without the last axis. `density` divides the
+/// counts by their total and by the volume of the cell. The counts have one element for each cell, even for few points.
+/// They are summed in `i64`, or in the dtype of the weights, and then converted.
 ///
 /// # Errors
 /// The errors of [`histogram`].

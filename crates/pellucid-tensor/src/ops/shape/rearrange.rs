@@ -301,7 +301,7 @@ pub fn chunk(x: &Tensor, count: usize, axis: isize) -> Result<Vec<Tensor>> {
 pub enum Sections {
     /// The number of sections. If it does not divide the length, the first sections are longer by one.
     Count(usize),
-    /// Splits before these indices, which may be negative or beyond the end.
+    /// The indices before which the axis is split. They may be negative or beyond the end.
     At(Vec<isize>),
 }
 

@@ -26,7 +26,7 @@ pub enum GridSampleMode {
     Cubic,
 }
 
-/// The values of [`grid_sample`] outside the image.
+/// The values that [`grid_sample`] reads outside the image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GridSamplePadding {
     /// Elements outside the image are zeros.
