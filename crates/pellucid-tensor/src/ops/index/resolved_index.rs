@@ -168,13 +168,13 @@ fn uncovered_axes(op: &'static str, x: &Tensor, index: &[IndexItem]) -> Result<u
     }
 }
 
-/// The state of the resolution of an index, item by item.
+/// Resolves the items of an index, one after another.
 struct IndexResolver<'x> {
     op: &'static str,
     x: &'x Tensor,
     /// The first axis of x that no item has covered yet.
     axis: usize,
-    /// The shape of the result so far, before index tensors.
+    /// The shape of the result of the items so far, before index tensors are applied.
     shape: Vec<usize>,
     /// The number of axes that the ellipsis covers.
     uncovered: usize,

@@ -150,7 +150,11 @@ impl ConvOperands {
     fn new(op: &'static str, spatial: usize, x: &Tensor, w: &Tensor, options: &ConvOptions) -> Result<ConvOperands> {
         let images = SpatialImages::new(op, x, spatial)?;
         if w.rank() != spatial + 2 || options.groups == 0 {
-            let help = format!("the weight must have {} axes, and `groups` must be at least 1", spatial + 2);
+            let help = format!(
+                "the weight must have {} axes, and `groups` must be at least 1, got {}",
+                spatial + 2,
+                options.groups
+            );
             return Err(Error::shapes(op, [x.shape(), w.shape()], help));
         }
         if x.dtype() != w.dtype() || x.dtype() == DType::Bool {
