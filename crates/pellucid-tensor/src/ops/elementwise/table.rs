@@ -38,7 +38,8 @@ macro_rules! binary {
         $(
             $(#[$doc])*
             ///
-            /// Each operand is a tensor or a scalar; tensors broadcast, and scalars never widen a dtype.
+            /// Each operand is a tensor or a scalar; tensors broadcast. A scalar never widens a float tensor, and an
+            /// integer scalar never widens an integer tensor. A float scalar promotes an integer tensor to `f32`.
             ///
             /// # Errors
             /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if the shapes do not broadcast,
