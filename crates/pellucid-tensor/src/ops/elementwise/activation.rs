@@ -75,7 +75,7 @@ unary! {
         };
     /// Computes ln(1 + eˣ), a smooth approximation of relu, stable for large |x|.
     softplus(x) = x.max(0.0) + (-x.abs()).exp().ln_1p(), autocast = Single, d x = g * x.sigmoid();
-    /// Computes ln(1 + e^(βx))/β, or x where βx > t: a smooth approximation of relu, which it approaches as β grows.
+    /// Computes ln(1 + e^(βx))/β, or x where βx > t. It approaches relu as β grows.
     softplus_beta(x; beta, t) = {
         let safe_l = beta * x;
         safe_l.gt(t).select(x, (safe_l.max(0.0) + (-safe_l.abs()).exp().ln_1p()) / beta)

@@ -75,7 +75,8 @@ fn around_integers(x: &Tensor, decimals: i32) -> Result<Tensor> {
                 static around(x; scale) = {
                     let (quotient, rest) = (x.floor_div(scale), x.rem(scale));
                     let is_odd = quotient.rem(2).ne(0);
-                    // Comparing the rest with scale − rest is comparing it with scale/2, without an overflow of 2·rest.
+                    // rest > scale − rest is equivalent to rest > scale/2, and does not compute 2·rest, which may
+                    // overflow.
                     let half = scale - rest;
                     let rounds_up = rest.gt(half) | (rest.eq(half) & is_odd);
                     rounds_up.select(quotient + 1, quotient) * scale
