@@ -1,4 +1,4 @@
-//! Checks of arguments that several operations use. `reduce/value_range.rs` checks the elements of tensors.
+//! Argument checks that several operations share. `reduce/value_range.rs` checks the elements of tensors.
 
 use crate::device::Device;
 use crate::engine;
@@ -77,7 +77,7 @@ pub(in crate::ops) fn is_readable(x: &Tensor) -> bool {
 
 /// Returns the shape, or an error if a length, the number of elements or the number of bytes overflows.
 pub(in crate::ops) fn representable(shape: Shape) -> Result<Shape> {
-    // The lengths come from unsigned counts, so a negative one is an overflow.
+    // The lengths come from unsigned counts, so a negative length is the result of an overflow.
     if shape.has_negative_length() {
         return Err(Error::size_overflow());
     }

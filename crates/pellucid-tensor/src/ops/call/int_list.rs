@@ -49,7 +49,8 @@ impl IntList {
         distinct_axes(op, self, shape.rank(), shape)
     }
 
-    /// Returns the shape for `size` elements of a tensor of shape `from`. A length of −1 is inferred.
+    /// Returns the lengths as a shape. A length of −1 is replaced by the length with which the shape has `size`
+    /// elements. Without −1, the number of elements is not checked. Errors show `from`, the shape of the tensor.
     pub(in crate::ops) fn infer_shape(&self, op: &'static str, from: &Shape, size: usize) -> Result<Shape> {
         let IntList(dims) = self;
         let open = dims.iter().filter(|&&d| d == -1).count();

@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 /// operation with an `f64` operand is not affected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AutocastPolicy {
-    /// Half precision, for products and recurrent layers.
+    /// The half-precision dtype of `autocast`, for products and recurrent layers.
     Half,
     /// `f32`, for operations that sum many values or need a wide range. Their results are `f32` too.
     Single,

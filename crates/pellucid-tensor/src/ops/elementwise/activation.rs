@@ -1,10 +1,10 @@
 //! Activation functions.
 //!
-//! Functions with a constant branch declare a derivative that reads the output. The next operation usually saves this
-//! output as its input anyway; the symbolic derivative would keep the input alive as well.
+//! Some functions with a constant branch, such as `relu`, declare a derivative that reads the output. The next
+//! operation usually saves this output as its input anyway; the symbolic derivative would keep the input alive as well.
 //!
-//! The product rule for x·s(x) computes g·x, which may overflow where s′ is 0. Therefore either large x have a separate
-//! branch, or the derivative is declared as g·(s + x·s′).
+//! The product rule for x·s(x) computes g·x, which may overflow where s′ is 0. Therefore either a separate branch
+//! computes the result for large x, or the derivative is declared as g·(s + x·s′).
 
 use super::table::unary;
 use crate::ops::elementwise::arithmetic;
@@ -64,9 +64,9 @@ unary! {
     /// Computes x·tanh(softplus(x)) (Misra 2019). For large negative x, the relative error grows as in [`silu`].
     mish(x) = x * (x.max(0.0) + (-x.abs()).exp().ln_1p()).tanh(),
         d x = {
-            // Let n = eˣ. Then t = tanh(ln(1 + n)) is 1 − r, a form that has no kink at 0. For x > 0, t may be near 1,
-            // and its derivatives are computed from r. For x < 0, r may be near 1, and the difference 1 − r would
-            // cancel.
+            // Let n = eˣ and r = 2/((1 + n)² + 1). Then t = tanh(ln(1 + n)) is 1 − r, a form that has no kink at 0. For
+            // x > 0, t may be near 1, and its derivatives are computed from r. For x < 0, r may be near 1, and the
+            // difference 1 − r would cancel.
             let n = x.gt(40.0).select(40.0, x).exp();
             let m = n * (n + 2.0);
             let r = x.gt(40.0).select(0.0, 2.0 / (m + 2.0));
@@ -75,7 +75,7 @@ unary! {
         };
     /// Computes ln(1 + eˣ), a smooth approximation of relu, stable for large |x|.
     softplus(x) = x.max(0.0) + (-x.abs()).exp().ln_1p(), autocast = Single, d x = g * x.sigmoid();
-    /// Computes ln(1 + e^(βx))/β, and x where βx exceeds t: relu with a corner rounded over a width of 1/β.
+    /// Computes ln(1 + e^(βx))/β, or x where βx > t. It approaches relu as β grows.
     softplus_beta(x; beta, t) = {
         let safe_l = beta * x;
         safe_l.gt(t).select(x, (safe_l.max(0.0) + (-safe_l.abs()).exp().ln_1p()) / beta)
@@ -87,7 +87,8 @@ unary! {
     /// Computes x / (1 + |x|).
     softsign(x) = x / (1.0 + x.abs()),
         d x = {
-            // A quotient of differences would cancel for large |x|, and the square could overflow.
+            // The symbolic derivative would contain a difference that cancels for large |x|, and a square that could
+            // overflow.
             let r = 1.0 / (1.0 + x.abs());
             g * r * r
         };
@@ -123,7 +124,7 @@ fn negative_part(x: Expr) -> Expr {
 /// Lambert's continued fraction is tanh x = x/(1 + q) with q = x²/(3 + x²/(5 + ..)). So x − tanh x is x·q/(1 + q). It
 /// is evaluated as one quotient of polynomials in x², whose coefficients are positive.
 fn tanhshrink_near_zero(x: Expr) -> Expr {
-    // q = t·n/d; the fraction ends with 2·9 + 1, which leaves an error below 2⁻⁵⁶ of the result.
+    // With t = x², q is t·n/d. The fraction ends with the term 2·9 + 1, which leaves an error below 2⁻⁵⁶ of the result.
     let (mut n, mut d) = (vec![1.0], vec![19.0]);
     for k in (1..9).rev() {
         // t/(c + t·n/d) = t·d/(c·d + t·n)

@@ -17,7 +17,7 @@ fn polynomial(coefficients: &[f64], t: Expr) -> Expr {
     coefficients[2..].iter().fold(first, |p, &c| p * t + c)
 }
 
-/// Evaluates a polynomial like [`polynomial`]. The leading coefficient 1 is not in the list.
+/// Evaluates a polynomial like [`polynomial`]. The leading coefficient is 1, and is not in the list.
 fn monic_polynomial(coefficients: &[f64], t: Expr) -> Expr {
     let first = t + coefficients[0];
     coefficients[1..].iter().fold(first, |p, &c| p * t + c)
@@ -69,12 +69,12 @@ fn value_formula() -> &'static Formula {
     formula! { static airy_ai(x) = airy_value(x); }
 }
 
-/// Limits x: Ai and Ai′ are 0 for large x, and x·Ai would be ∞·0 at ∞.
+/// Limits x from above, because x·Ai would be ∞·0 at ∞. Beyond the limit, Ai and Ai′ are 0.
 fn limit_argument(x: Expr) -> Expr {
     x.gt(1e3).select(1e3, x)
 }
 
-/// Computes Ai′, the derivative of the approximations of Ai.
+/// Computes Ai′ as the derivative of the approximations of Ai.
 fn airy_slope(x: Expr) -> Expr {
     let x = limit_argument(x);
     let gradient = value_formula().gradient(GradientRequest::for_input(0));
@@ -85,7 +85,8 @@ fn airy_slope(x: Expr) -> Expr {
     gradient.formula.call(&operands, &[])[0]
 }
 
-/// Computes Ai(x), the Airy function of the first kind: the solution of y″ = x·y that tends to 0 as x grows. NaN at −∞.
+/// Computes Ai(x), the Airy function of the first kind: the solution of y″ = x·y that tends to 0 as x grows. It is NaN
+/// at −∞.
 ///
 /// For x < 0, the phase ⅔·|x|^(3/2) is rounded to the dtype, as in PyTorch. The error relative to the amplitude is at
 /// most 2ε·|x|^(3/2), where ε is the unit in the last place of 1: a result in `f32` has no correct digits for x below

@@ -38,7 +38,7 @@ binary! {
         let overflow = (p.lt(0.0) | q.lt(0.0)).select(q, 0.0);
         let r = m.eq(0.0).select(m, m - overflow);
         let r = (a.lt(0.0) & p.ge(0.0)).select(-r, r);
-        // A zero keeps its sign.
+        // If a is a zero, the result keeps its sign.
         (a.eq(0.0) & r.eq(0.0)).select(a, r)
     }, d a = g, d b = -(g * (a.abs().floor_div(b.abs()) * a.signum() * b.signum()));
     /// Computes aᵇ. Integer powers wrap; a negative power of an integer is 0 unless |a| = 1.
@@ -60,7 +60,7 @@ binary! {
     /// Returns the smaller of a and b, ignoring a NaN if the other is a number. Equal operands share the gradient
     /// evenly.
     fmin(a, b) = a.is_nan().select(b, b.is_nan().select(a, a.min(b)));
-    /// Computes the angle of the point (b, a), in (−π, π]. All derivatives at the origin are 0.
+    /// Computes the angle of the point (b, a), in [−π, π]. All derivatives at the origin are 0.
     #[doc(alias = "arctan2")]
     atan2(a, b) = a.atan2(b);
     /// Returns |a| with the sign of b.

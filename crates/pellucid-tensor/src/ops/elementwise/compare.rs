@@ -57,11 +57,11 @@ unary! {
 /// NaN. a and b broadcast.
 ///
 /// # Errors
-/// [`Error::ShapeMismatch`]; [`Error::InvalidArgument`] for a negative tolerance.
+/// [`Error::ShapeMismatch`]; [`Error::InvalidArgument`] for a tolerance that is negative or NaN.
 #[tensor_method]
 pub fn isclose(a: &Tensor, b: &Tensor, rtol: f64, atol: f64, equal_nan: bool) -> Result<Tensor> {
     if !(rtol >= 0.0 && atol >= 0.0) {
-        return Err(Error::invalid("isclose", format!("tolerances must not be negative, got {rtol} and {atol}")));
+        return Err(Error::invalid("isclose", format!("tolerances must be at least 0, got {rtol} and {atol}")));
     }
     let (a, b) = (a.detach(), b.detach());
     if !a.dtype().is_float() && !b.dtype().is_float() {

@@ -52,7 +52,8 @@ fn float_dtype([a, b, x]: [&Tensor; 3]) -> DType {
     if dtype.is_float() { dtype } else { DType::F32 }
 }
 
-/// Computes I_x(a, b) in `f64` from x and y = 1 − x. Values and gradients depend on the smaller of x and y.
+/// Computes I_x(a, b) in `f64` from x and y = 1 − x. Values and gradients are computed from the smaller of x and y,
+/// which may be more accurate than 1 minus the other.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`](pellucid_ir::Error::ShapeMismatch).
@@ -163,7 +164,7 @@ struct BetaTail {
     x: Expr,
     /// y = 1 − x.
     y: Expr,
-    /// a − (a + b)·x ≥ 0.
+    /// a − (a + b)·x, which is not negative.
     distance: Expr,
 }
 

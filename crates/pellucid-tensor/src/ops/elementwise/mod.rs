@@ -1,9 +1,9 @@
-//! Elementwise operations. Each is defined by a one-line formula.
+//! Elementwise operations, most of which are defined by one formula.
 //!
-//! The formula generates the function, the method of `Tensor`, the kernels, and the derivatives of every order. A line
-//! declares a derivative where the symbolic derivative is wrong or inaccurate in a limit, or would keep more tensors
-//! alive. If a formula is not defined for integers, integer inputs are first converted to `f32`. If it is not defined
-//! for booleans, they are first converted to `i64`.
+//! The function, the method of `Tensor`, the kernels, and the derivatives of every order are generated from the
+//! formula. An entry of a table declares a derivative where the symbolic derivative is wrong or inaccurate in a limit,
+//! or would keep more tensors alive. If a formula is not defined for integers, integer inputs are first converted to
+//! `f32`. If it is not defined for booleans, they are first converted to `i64`.
 
 pub(super) mod activation;
 pub(super) mod airy;

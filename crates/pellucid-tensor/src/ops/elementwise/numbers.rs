@@ -14,7 +14,7 @@ fn binary_exponent(x: Expr) -> Expr {
     let size = x.abs();
     let e = size.log2().floor() + 1.0;
     let m = size.ldexp(-e);
-    // A rounded logarithm is off by one next to a power of two.
+    // Next to a power of two, rounding of the logarithm may change e by one.
     let e = m.ge(1.0).select(e + 1.0, m.lt(0.5).select(e - 1.0, e));
     (size.is_finite() & size.gt(0.0)).select(e, 0.0)
 }
@@ -96,8 +96,8 @@ fn gcd_by_euclid(a: Expr, b: Expr, rounds: usize) -> Expr {
 #[tensor_method]
 pub fn gcd(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     check_integers("gcd", a, b)?;
-    // n divisions suffice if the smaller argument is below the n-th Fibonacci number 1, 1, 2, ... (Lamé 1844): 16 for
-    // 987, 47 for 2³¹, and 92 for any pair of `i64`.
+    // n divisions suffice if the smaller argument is below the (n + 1)-th of the Fibonacci numbers 1, 1, 2, ... (Lamé
+    // 1844): 15 for arguments below 987, 46 below 2³¹, and 92 for any pair of `i64`.
     let formula = if are_below("gcd", [a, b], 987)? {
         formula! { static gcd_below_987(a, b) = gcd_by_euclid(a, b, 8); }
     } else if are_below("gcd", [a, b], 1 << 31)? {

@@ -11,9 +11,9 @@ use pellucid_ir::{DType, Result, Scalar, bf16, f16};
 pub enum TensorOrScalar<'a> {
     /// A tensor that the caller keeps. The result never reuses its storage.
     Borrowed(&'a Tensor),
-    /// A tensor that the caller passes by value. If no other handle shares its storage, the result reuses it.
+    /// A tensor that the caller passes by value. If no other handle shares its storage, the result may reuse it.
     Owned(Tensor),
-    /// A tensor that the result replaces, as in `+=`. If no other handle shares its storage, the result reuses it.
+    /// A tensor that the result replaces, as in `+=`. If no other handle shares its storage, the result may reuse it.
     Replaced(&'a mut Tensor),
     /// A scalar, which the kernel reads as a parameter.
     Scalar(Scalar),

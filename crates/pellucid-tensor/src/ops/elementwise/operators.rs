@@ -33,8 +33,8 @@ macro_rules! binary_operators {
             Tensor, &Tensor;
             Tensor, Tensor;
         }
-        // Only one type is implemented for each kind of literal. With two float types, the compiler could not infer
-        // the type of the literal in `(&x * 2.0).sin()`.
+        // The operators are implemented for only one type of each kind of literal. With two float types, the compiler
+        // could not infer the type of the literal in `(&x * 2.0).sin()`.
         binary_operators!(@scalar $trait $method $op, f64 i64 bool);
     )*};
     (@scalar $trait:ident $method:ident $op:path, $($number:ty)*) => {$(
@@ -91,7 +91,7 @@ macro_rules! assigning_operators {
             #[doc = concat!("Replaces this handle by the result: `x ", $symbol, "= y` is `x = &x ", $symbol, " y`.")]
             ///
             /// The result is a new tensor, recorded as by the binary operator. Other handles and views of the old
-            /// tensor do not change; `copy_` and `set` write in place. Without other handles, the result reuses the
+            /// tensor do not change; `copy_` and `set` write in place. Without other handles, the result may reuse the
             /// storage of the old tensor.
             ///
             /// # Panics

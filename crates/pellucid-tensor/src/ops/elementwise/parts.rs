@@ -13,8 +13,8 @@ use pellucid_ir::{DType, Result, Scalar, formula};
 /// Rounds to `decimals` decimals, ties to even: NumPy's `around`, PyTorch's `round` with `decimals`. A negative
 /// `decimals` rounds to tens, hundreds, .. The gradient is zero.
 ///
-/// The result is an integer divided or multiplied by a power of 10. Infinities, and numbers too large to have such
-/// decimals, do not change. Integers are rounded exactly.
+/// The result is an integer divided or multiplied by a power of 10. Infinities, and numbers that are too large to have
+/// digits beyond the rounded ones, do not change. Integers are rounded exactly.
 ///
 /// ```
 /// use pellucid::Tensor;
@@ -75,7 +75,8 @@ fn around_integers(x: &Tensor, decimals: i32) -> Result<Tensor> {
                 static around(x; scale) = {
                     let (quotient, rest) = (x.floor_div(scale), x.rem(scale));
                     let is_odd = quotient.rem(2).ne(0);
-                    // This is rest > scale/2, without an overflow of 2·rest.
+                    // rest > scale − rest is equivalent to rest > scale/2, and does not compute 2·rest, which may
+                    // overflow.
                     let half = scale - rest;
                     let rounds_up = rest.gt(half) | (rest.eq(half) & is_odd);
                     rounds_up.select(quotient + 1, quotient) * scale

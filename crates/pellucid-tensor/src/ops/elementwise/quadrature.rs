@@ -16,7 +16,7 @@ use std::sync::LazyLock;
 /// The exponent beyond which an integrand is negligible.
 pub(super) const DEPTH: f64 = 38.0;
 
-/// The largest end of an integral, beyond which e^w overflows.
+/// The largest end of an integral, before it is rounded up. e^w overflows from w = 710 on.
 const MAX_END: f64 = 700.0;
 
 /// Computes a formula in `f64` from the broadcast inputs and, as its last two inputs, the rows of all nodes and weights

@@ -1,4 +1,4 @@
-//! Special functions: Bessel functions, the gamma function, and the normal distribution.
+//! Special functions, such as Bessel functions, and the functions of the gamma and normal distributions.
 
 use super::table::{binary, unary};
 use crate::array::host_values;

@@ -38,7 +38,8 @@ macro_rules! binary {
         $(
             $(#[$doc])*
             ///
-            /// Each operand is a tensor or a scalar; tensors broadcast, and scalars never widen a dtype.
+            /// Each operand is a tensor or a scalar; tensors broadcast. A scalar never widens a float tensor, and an
+            /// integer scalar never widens an integer tensor. A float scalar promotes an integer tensor to `f32`.
             ///
             /// # Errors
             /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch) if the shapes do not broadcast,
@@ -68,7 +69,7 @@ macro_rules! binary {
                 $(#[$doc])*
                 ///
                 /// # Panics
-                /// Panics if the function of this name in [`ops`](crate::ops) returns an error.
+                /// Panics if the function with the same name in [`ops`](crate::ops) returns an error.
                 #[track_caller]
                 pub fn $name<'a>(
                     &'a self,

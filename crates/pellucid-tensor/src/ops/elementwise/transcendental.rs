@@ -16,7 +16,8 @@ unary! {
         let root = y + (x / (y * y) - y) * (1.0 / 3.0);
         (x.eq(0.0) | !x.is_finite()).select(x, root)
     },
-        // At 0, the derivative of the power is infinite, as it must be; the derivative of 1/(y·y) would be 0/0.
+        // The derivative of y⁻² at 0 is infinite, like the second derivative of the root. The derivative of 1/(y·y)
+        // would be 0/0.
         d x = g / 3.0 * y.pow(-2.0);
     /// Computes the natural logarithm.
     ln(x) = x.ln(), autocast = Single;
@@ -40,7 +41,7 @@ unary! {
     /// Computes the inverse cosine, in [0, π].
     #[doc(alias = "arccos")]
     acos(x) = x.acos(), autocast = Single;
-    /// Computes the inverse tangent, in (−π/2, π/2).
+    /// Computes the inverse tangent, in [−π/2, π/2].
     #[doc(alias = "arctan")]
     atan(x) = x.atan();
     /// Computes the hyperbolic sine (eˣ − e⁻ˣ)/2.

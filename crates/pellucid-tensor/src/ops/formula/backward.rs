@@ -1,8 +1,8 @@
 //! Gradients of a formula in the backward pass.
 //!
-//! Without recording, and for the first order, one fused formula computes the gradients of all inputs of full shape. A
-//! recorded gradient is differentiated by partial derivatives (`contraction`), and the gradient of a row formula by
-//! composite operations (`unroll`), so that the size of the formulas does not grow with the order.
+//! One fused formula computes the first-order gradients of all inputs that have the full broadcast shape. If these
+//! gradients are recorded, they are differentiated by partial derivatives (`contraction`), and the gradients of row
+//! formulas by composite operations (`unroll`), so that the size of the formulas does not grow with the order.
 
 use super::contraction::{EvaluationPoint, reduce_gradient_to};
 use super::derivative::{FormulaDerivative, GradientPart, for_each_part};
@@ -31,14 +31,14 @@ impl FormulaDerivative {
 
 /// The backward pass of a formula.
 impl<'a> FormulaCall<'a> {
-    /// Recomputes output `j` of the formula before the sum.
+    /// Recomputes output `j` of the formula without the sum over axes.
     fn summands(&self, saved: &SavedTensors, j: usize) -> Result<Tensor> {
         let inputs = saved.inputs_from(0)?;
         let inputs: SmallVec<[&Tensor; 4]> = inputs.iter().collect();
         Ok(FormulaCall { sum: None, ..*self }.apply(&inputs, None)?.swap_remove(j))
     }
 
-    /// Computes the gradients of one gradient part.
+    /// Computes the gradients of the inputs of one part of the backward pass.
     fn differentiate(
         &self,
         part: &GradientPart,
@@ -82,7 +82,7 @@ impl<'a> FormulaCall<'a> {
         Ok(())
     }
 
-    /// Returns the gradient of an output before the sum. It is the same for all summands.
+    /// Returns the gradient of an output before its sum: the incoming gradient, broadcast to the summands.
     fn unsummed(&self, g: Tensor) -> Result<Tensor> {
         if self.sum.is_some() { broadcast::broadcast_to(&g, self.shape) } else { Ok(g) }
     }
@@ -155,7 +155,8 @@ impl<'a> FormulaCall<'a> {
             GradientInput::Input(i) => saved.input(i),
             GradientInput::Output(j) if self.sum.is_some() => self.summands(saved, j),
             GradientInput::Output(j) => saved.output(j),
-            // A recorded gradient of a sum broadcasts to the shape of the summands: see `ContractionDerivative`.
+            // The incoming gradient of a sum is recorded without broadcasting: `ContractionDerivative` broadcasts it to
+            // the summands.
             GradientInput::Gradient(j) if is_recorded => grads.get(j),
             GradientInput::Gradient(j) => self.unsummed(grads.get(j)?),
         };

@@ -30,7 +30,8 @@ impl Operation for Expand {
     }
 }
 
-/// Broadcasts x to `shape` by NumPy's rule: axes are aligned at the last, and a length of 1 repeats. No copy.
+/// Broadcasts x to `shape` by NumPy's rule: axes are aligned at the last, and a length of 1 repeats. No element is
+/// copied.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if a length of x is neither 1 nor equal to the new length.
@@ -44,7 +45,7 @@ pub fn broadcast_to(x: &Tensor, shape: impl Into<Shape>) -> Result<Tensor> {
     apply_one(Expand { shape }, &[x])
 }
 
-/// Broadcasts tensors to their common shape. No copy.
+/// Broadcasts tensors to their common shape. No element is copied.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if the shapes do not broadcast.
@@ -55,7 +56,7 @@ pub fn broadcast_tensors<T: AsRef<Tensor>>(tensors: &[T]) -> Result<Vec<Tensor>>
     tensors.iter().map(|t| broadcast_to(t, shape.clone())).collect()
 }
 
-/// Broadcasts x to `shape`, where −1 keeps a length (PyTorch's `expand`). No copy.
+/// Broadcasts x to `shape`, where −1 keeps a length (PyTorch's `expand`). No element is copied.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] if a length of x is neither 1 nor equal to the new length; [`Error::InvalidArgument`] for a

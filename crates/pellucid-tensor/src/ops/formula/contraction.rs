@@ -30,7 +30,8 @@ use pellucid_ir::{Error, Result, Shape, formula};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
-/// The maximum number of cotangents of one node. There are (n + k − 1 choose k) derivatives of order k in n variables.
+/// The maximum number of cotangents of one node. Their number may grow with the number of derivatives: there are (n + k
+/// − 1 choose k) derivatives of order k in n variables.
 const MAX_COTANGENTS: usize = 32;
 
 /// The node of a recorded contraction. Cotangents broadcast to the shape of the formula. The edges of the node are the
@@ -53,7 +54,7 @@ pub(super) struct EvaluationPoint<'a> {
     pub(super) shape: &'a Shape,
     /// The values of `partials.reads()`.
     pub(super) values: SmallVec<[&'a Array; 4]>,
-    /// The edges of the variables.
+    /// The graph edges of the variables.
     pub(super) variables: SmallVec<[Edge; 2]>,
 }
 
@@ -109,7 +110,7 @@ impl EvaluationPoint<'_> {
         if full.is_empty() { Ok(()) } else { self.record_node(&full, None, factor, gradients) }
     }
 
-    /// Computes the targets by one kernel, and records one node.
+    /// Computes the targets by one kernel, and records them as the outputs of one node.
     fn record_node(
         &self,
         targets: &[GradientTarget],

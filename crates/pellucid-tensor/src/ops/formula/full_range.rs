@@ -31,7 +31,7 @@ use pellucid_ir::kernel::AxisSet;
 use pellucid_ir::{DType, Element, Result, Scalar, formula};
 use smallvec::SmallVec;
 
-/// Parameters of the formulas.
+/// The limits of a dtype that decide whether a row is rescaled, and by how much.
 struct FloatLimits {
     /// Half a unit in the last place of 1.
     epsilon: f64,
@@ -161,7 +161,8 @@ fn record_square_root(
     let sum = match is_moderate {
         true => record_result(plain, inputs, params, reduced, s)?,
         false => {
-            // The outputs are c and t. In a row of zeros, c is infinite, so that the derivatives are 0.
+            // The outputs are c and t of the module documentation. In a row of zeros, c is infinite, so that the
+            // derivatives are 0.
             let constants = formula! {
                 static row_constants(s, y; low, high) = {
                     let moderate = s.ge(low) & s.le(high);
@@ -327,7 +328,7 @@ pub(in crate::ops) fn distance(a: &Tensor, b: &Tensor, p: f64, axes: AxisSet) ->
     if !is_recorded(&[a, b]) {
         return Ok(y.clone());
     }
-    // The outputs are r and t.
+    // The outputs are r and t of the module documentation.
     let constants = formula! {
         static distance_constants(s, y; low, high, min_difference, p) = {
             let plain = (s.ge(low) & s.le(high)) | y.eq(0.0) | !y.is_finite();
@@ -422,7 +423,8 @@ fn power_norm(p: f64) -> &'static Formula {
     }
 }
 
-/// Returns the norm of a row whose terms are largest at the magnitude `unit`: no term of the scaled row is above 1.
+/// Returns the norm of a row, computed from the elements divided by `unit`. `unit` is the magnitude of the largest
+/// term, so that no scaled term is above 1.
 fn scaled_power_norm(unit: Expr, x: Expr, p: Expr, q: Expr) -> Expr {
     let unit = (unit.is_finite() & unit.gt(0.0)).select(unit, 1.0);
     (x.abs() / unit).pow(p).row_sum().pow(q) * unit
@@ -442,7 +444,7 @@ fn signed_power_norm(p: f64) -> &'static Formula {
     }
 }
 
-/// Returns [`scaled_power_norm`] with the signs of the powers.
+/// Returns the root of Σ xᵖ, scaled as in [`scaled_power_norm`]. The powers keep their signs.
 fn scaled_signed_norm(unit: Expr, x: Expr, p: Expr, q: Expr) -> Expr {
     let unit = (unit.is_finite() & unit.gt(0.0)).select(unit, 1.0);
     (x / unit).pow(p).row_sum().pow(q) * unit

@@ -11,12 +11,12 @@ use pellucid_ir::kernel::{AxisSet, Kernel, Params, Reduce, ReduceOp};
 use pellucid_ir::{DType, Error, Result, formula};
 use std::sync::Arc;
 
-/// Returns the formula of the elements that a reduction reads.
+/// Returns the identity formula, for reductions of unchanged elements.
 pub(in crate::ops) fn identity_formula() -> &'static Formula {
     formula! { static sum(x) = x; }
 }
 
-/// Returns the dtype of sums and products: `i64` for integers and booleans.
+/// Returns the dtype of sums and products: `i64` for integers and booleans, otherwise `dtype`.
 pub(in crate::ops) fn accumulator(dtype: DType) -> DType {
     if dtype.is_float() { dtype } else { DType::I64 }
 }
@@ -90,7 +90,7 @@ impl Operation for KernelReduction {
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let mut gradients = InputGradients::from_elem(None, saved.inputs());
-        // Any other result is an integer or a boolean.
+        // Other reductions return integers or booleans, which have no gradient.
         if self.is_extremum() {
             gradients[0] = Some(self.extremum_gradient(saved, &grads.get(0)?)?);
         }
@@ -115,7 +115,7 @@ fn program_for(op: ReduceOp, dtype: DType, output: DType) -> Result<Arc<Program>
     .cloned()
 }
 
-/// Submits the kernel. The reduced axes keep length 1.
+/// Submits the kernel of a reduction. The reduced axes keep length 1.
 pub(in crate::ops) fn run_reduction(name: &'static str, op: ReduceOp, axes: AxisSet, x: &Array) -> Result<Array> {
     let empty = axes.count(x.shape()) == 0 && axes.keepdims(x.shape()).size() != 0;
     if empty && matches!(op, ReduceOp::Max | ReduceOp::Min | ReduceOp::ArgMax | ReduceOp::ArgMin) {

@@ -499,7 +499,8 @@ impl<'a> FormulaCall<'a> {
         self.run_kernel(&all, None)
     }
 
-    /// Runs the kernel of a map with its axes in this order, and returns the results in the order of the call's shape.
+    /// Runs the kernel of a map with its axes permuted to `order`, and returns the results in the order of the call's
+    /// shape.
     #[cold]
     fn run_in_order(&self, order: &[usize], inputs: &[&Array], reuse: Option<usize>) -> Result<Arrays> {
         let reordered = |array: &Array| -> Result<Array> {

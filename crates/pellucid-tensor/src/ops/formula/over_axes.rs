@@ -40,7 +40,7 @@ macro_rules! over_axes {
 /// Defines operations over axes by row formulas. A formula with one value per row reduces the axes. The result of any
 /// other formula has the shape of x.
 ///
-/// An entry declares a derivative that reads the result, because it is cheaper than the symbolic derivative.
+/// An entry may declare a derivative that reads the result, if it is cheaper than the symbolic derivative.
 macro_rules! row_formula {
     (errors = $errors:literal; $(
         $(#[$doc:meta])*

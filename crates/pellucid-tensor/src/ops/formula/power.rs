@@ -62,7 +62,8 @@ pub(in crate::ops) fn is_even(p: f64) -> bool {
 }
 
 /// Returns the formula of |a − b|ᵖ with the derivatives of [`absolute_power`]. The inputs are a and b. The parameter is
-/// p, unless p is 0, 1 or 2; p is not infinite. For p = 0 the result is 1 where a and b differ.
+/// p; the formulas for p = 0, 1 and 2 have no parameter. p is not infinite. For p = 0 the result is 1 where a and b
+/// differ.
 pub(in crate::ops) fn difference_power(p: f64) -> &'static Formula {
     if p == 0.0 {
         return formula! { static distance_count(a, b) = (a - b).eq(0.0).select(0.0, 1.0); };

@@ -13,7 +13,7 @@ use pellucid_ir::kernel::{AxisSet, Params, ReduceOp};
 use pellucid_ir::{DType, Result, Scalar, Shape};
 use smallvec::SmallVec;
 
-/// Computes the gradients of a row formula by differentiating its composite. All its inputs were saved.
+/// Computes the gradients of a row formula from its saved inputs, by differentiating its [`composite`] definition.
 pub(super) fn backward(
     call: &FormulaCall,
     saved: &SavedTensors,
@@ -59,7 +59,7 @@ fn composite(call: &FormulaCall, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
             RowOp::Max | RowOp::Min => {
                 let elements = evaluate(call, value, &inputs, &reduced, &params, None)?;
                 if length == 0 {
-                    // The maximum of zero elements is −∞.
+                    // The maximum of zero elements is −∞, and the minimum is ∞.
                     let empty_value = if reduction.op == RowOp::Max { f64::NEG_INFINITY } else { f64::INFINITY };
                     let shape = call.rows.keepdims(call.shape);
                     reduced.push(fill::full(shape, empty_value, elements.dtype())?);

@@ -10,7 +10,7 @@ use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::{Error, Result};
 
 /// Returns all tuples with one element of each vector, as rows `[N₁·N₂·.., k]`, with the last element changing fastest.
-/// One vector is returned unchanged.
+/// A single vector is returned unchanged.
 ///
 /// ```
 /// use pellucid::{Tensor, ops};
@@ -87,7 +87,7 @@ pub fn combinations(x: &Tensor, r: usize, with_replacement: bool) -> Result<Tens
 /// Returns the binomial coefficient (n choose k), or `None` if it overflows.
 fn binomial(n: usize, k: usize) -> Option<usize> {
     let Some(others) = n.checked_sub(k) else { return Some(0) };
-    // After step i, `value` is the binomial coefficient of the factors so far, hence an integer.
+    // After step i, `value` is the binomial coefficient (n choose i + 1), hence an integer.
     let step = |value: u128, i: usize| {
         let next = value.checked_mul((n - i) as u128)? / (i as u128 + 1);
         (next <= usize::MAX as u128).then_some(next)
@@ -115,7 +115,7 @@ fn triangle_size(rows: i128, columns: i128, offset: i128) -> i128 {
     partial_rows * (first + offset + 1) + partial_rows * (partial_rows - 1) / 2 + (rows - full) * columns
 }
 
-/// Returns the positions of the `count` elements of a triangle, from the columns of each row.
+/// Returns the positions of the `count` elements of a triangle, where `columns(i)` is the range of columns in row i.
 fn positions(
     count: i128,
     rows: std::ops::Range<i128>,

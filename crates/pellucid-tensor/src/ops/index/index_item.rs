@@ -72,7 +72,7 @@ impl Slice {
     }
 }
 
-/// An item of an [`IntoIndex`], which indexes one or several axes.
+/// An item of an index (see [`IntoIndex`]).
 #[derive(Clone, Debug)]
 pub enum IndexItem {
     /// A single index. The result does not have the indexed axis.

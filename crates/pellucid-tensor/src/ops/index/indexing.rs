@@ -78,9 +78,9 @@ impl Tensor {
 
     /// Writes `values` at an index, in place. `values` is a tensor or a list of numbers, which broadcasts and is
     /// converted as by [`Tensor::to_dtype`], or a number that the dtype can represent. All views of the storage see the
-    /// new elements; for repeated indices, the last value is stored. A captured step may contain a write of one value
-    /// under one mask, which is a fill. Gradients flow to the written values, and to the elements that were not
-    /// overwritten (see [`copy_`](crate::ops::copy_)).
+    /// new elements; for repeated indices, the last value is stored. In a captured step, an index may contain a mask
+    /// only if the mask is its only index tensor, and a single value is written. Gradients flow to the written values,
+    /// and to the elements that were not overwritten (see [`copy_`](crate::ops::copy_)).
     ///
     /// ```
     /// use pellucid::{DType, Tensor};

@@ -1,4 +1,4 @@
-//! Tensors with some elements replaced: the transposes of indexing operations.
+//! Copies of a tensor with some elements replaced or increased.
 //!
 //! [`select_scatter`], [`slice_scatter`] and [`diagonal_scatter`] overwrite a view of a copy of x. If an index of
 //! [`index_put`] consists only of index tensors and full ranges, a scatter combines the selected elements with the
@@ -22,7 +22,8 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::ScatterOp;
 use pellucid_ir::{Error, Result, Shape};
 
-/// Writes or adds the values to a copy of x at row-major positions. Positions and values have the same shape.
+/// Writes the values into a copy of x at row-major positions, or adds them if `accumulate` is set. Positions and values
+/// have the same shape.
 fn put_at(x: &Tensor, positions: &Tensor, values: &Tensor, accumulate: bool) -> Result<Tensor> {
     let put = if accumulate { scatter_add } else { scatter };
     let y = put(&view::ravel(x)?, 0, &view::ravel(positions)?, &view::ravel(values)?)?;
@@ -34,7 +35,7 @@ fn element_positions(x: &Tensor) -> Result<Tensor> {
     view::reshape_to(&create::indices(x.size())?, x.shape())
 }
 
-/// Replaces a view of x by the source.
+/// Returns a copy of x in which the source replaces a view.
 fn replace_part(
     op: &'static str,
     x: &Tensor,
@@ -44,7 +45,7 @@ fn replace_part(
     if let Some(moved) = on_one_device(op, &[x, source])? {
         return replace_part(op, &moved[0], view, &moved[1]);
     }
-    // A write in place does not pin its target.
+    // A write in place does not pin its target. So if the source is pinned, the copy is first pinned to its device.
     let y = copy::copy(&if source.is_free() { x.clone() } else { placed_like(op, source, x)? })?;
     let target = view(&y)?;
     if target.shape() != source.shape() {
@@ -56,9 +57,9 @@ fn replace_part(
     Ok(y)
 }
 
-/// Writes or (`accumulate`) adds each value of the source to a copy of x at its row-major position. This is the
-/// transpose of [`take`](crate::ops::take). Negative positions count from the end. If positions are equal, the last
-/// value is stored or, with `accumulate`, all values are added.
+/// Writes each value of the source into a copy of x at its row-major position, or adds it if `accumulate` is set. This
+/// is the counterpart of [`take`](crate::ops::take). Negative positions count from the end. If positions are equal, the
+/// last value is stored or, with `accumulate`, all values are added.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] unless there are as many positions as values; [`Error::IndexOutOfBounds`];
@@ -76,7 +77,7 @@ pub fn put(x: &Tensor, index: &Tensor, source: &Tensor, accumulate: bool) -> Res
     put_at(x, &as_index("put", index)?, source, accumulate)
 }
 
-/// Writes or (`accumulate`) adds values, which broadcast, to a copy of x at an index.
+/// Writes values, which broadcast, into a copy of x at an index, or adds them if `accumulate` is set.
 ///
 /// This is the functional form of [`Tensor::set`](crate::Tensor::set), with gradients to x and the values.
 ///

@@ -24,8 +24,8 @@ pub(super) struct ResolvedIndex {
     pub(super) index_tensors: Vec<(usize, Tensor)>,
     /// A mask for a fill, with its first axis in `shape`. It is not converted to positions.
     pub(super) mask: Option<(usize, Tensor)>,
-    /// NumPy's rule: if a new axis or a range separates index tensors, their axes come first in the result. An ellipsis
-    /// that covers no axis separates nothing.
+    /// Whether no new axis or range separates the index tensors. Otherwise, their axes come first in the result
+    /// (NumPy's rule). An ellipsis that covers no axis separates nothing.
     are_adjacent: bool,
 }
 
@@ -168,13 +168,13 @@ fn uncovered_axes(op: &'static str, x: &Tensor, index: &[IndexItem]) -> Result<u
     }
 }
 
-/// The state of the resolution of an index, item by item.
+/// Resolves the items of an index, one after another.
 struct IndexResolver<'x> {
     op: &'static str,
     x: &'x Tensor,
     /// The first axis of x that no item has covered yet.
     axis: usize,
-    /// The shape of the result so far, before index tensors.
+    /// The shape of the result of the items so far, before index tensors are applied.
     shape: Vec<usize>,
     /// The number of axes that the ellipsis covers.
     uncovered: usize,

@@ -80,7 +80,7 @@ fn is_last_written(selection: &Selection, array: &Shape, indices: &[Tensor]) -> 
     if let Index::Along(_) = selection.index {
         return Ok(stored);
     }
-    // The axes of the values after the axes of the index tensors.
+    // The number of axes of the values that follow the axes of the index tensors.
     let following = array.rank() - axes.len() - selection.place;
     let shape = stored.shape().iter().copied().chain(std::iter::repeat_n(1, following)).collect();
     view::reshape_to(&stored, &shape)

@@ -44,7 +44,8 @@ pub fn searchsorted(sorted: &Tensor, values: &Tensor, right: bool) -> Result<Ten
     let (sorted, values) = (sorted.detach(), values.detach());
     let values = if rank == 1 { view::ravel(&values)? } else { values };
     if len == 0 {
-        // In a row without elements every index is 0. The sum of the empty row puts the result on its device.
+        // In a row without elements every index is 0. The sum of the empty rows, 0, is added to place the result on
+        // their device.
         let zeros = fill::full_on_device_of(&values, shape, 0, DType::I64)?;
         return arithmetic::add(&zeros, &copy::to_dtype(&reductions::sum(&sorted, Axes::from(..))?, DType::I64)?);
     }
@@ -157,9 +158,9 @@ pub fn histogram(x: &Tensor, bins: Bins<'_>, weights: Option<&Tensor>, density: 
 
 /// Computes a [`histogram`] of points `[.., D]` in D dimensions. Returns the counts and the edges along each dimension.
 ///
-/// There is one entry of `bins` per dimension. Weights have x's shape without the last axis. `density` divides by the
-/// volume of the cell. The counts have one element for each cell, even for few points. They are summed in `i64`, or in
-/// the dtype of the weights, and then converted.
+/// There is one entry of `bins` per dimension. Weights have x's shape without the last axis. `density` divides the
+/// counts by their total and by the volume of the cell. The counts have one element for each cell, even for few points.
+/// They are summed in `i64`, or in the dtype of the weights, and then converted.
 ///
 /// # Errors
 /// The errors of [`histogram`].
@@ -265,7 +266,7 @@ fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<(Tensor, Op
     if !x.dtype().is_float() {
         return Err(Error::dtypes(op, [x.dtype()], "the input must have a float dtype; bincount() counts integers"));
     }
-    // Edges of half precision are rounded once.
+    // Edges of half precision are computed in `f32` and rounded once.
     let single = if matches!(x.dtype(), DType::F16 | DType::BF16) { DType::F32 } else { x.dtype() };
     let end = |value: f64| fill::full_on_device_of(x, (), value, single);
     let (count, low, high) = match bins {
@@ -340,7 +341,7 @@ pub fn histc(x: &Tensor, bins: usize, low: f64, high: f64) -> Result<Tensor> {
         &arithmetic::mul(&arithmetic::div(&distance, &width)?, bins as f64)?,
     )?;
     let bin = arithmetic::floor(&arithmetic::where_(&inside, &quotient, 0)?)?;
-    // `f32` does not represent every number of bins above 2²⁴.
+    // Bins are clamped as integers, because `f32` does not represent every integer above 2²⁴.
     let bin = arithmetic::minimum(&copy::to_dtype(&bin, DType::I64)?, bins as i64 - 1)?;
     let counts = gather::scatter_add_along(&copy::to_dtype(&inside, DType::I64)?, &bin, 0, [bins])?;
     let counts = copy::to_dtype(&counts, x.dtype())?;

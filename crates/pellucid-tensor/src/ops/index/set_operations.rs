@@ -95,7 +95,7 @@ pub fn setxor1d(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 #[tensor_method]
 pub fn isin(x: &Tensor, elements: &Tensor) -> Result<Tensor> {
     if elements.size() == 0 {
-        // For no elements `any` returns false, on the device of the elements.
+        // `any` of no elements is false, and is on the device of the elements.
         return compare::logical_and(&fill::zeros_like(x)?, &reductions::any(&elements.detach(), ..)?);
     }
     let dtype = x.dtype().promote(elements.dtype());

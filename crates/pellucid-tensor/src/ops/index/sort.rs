@@ -83,8 +83,9 @@ pub fn argsort(x: &Tensor, axis: isize, descending: bool) -> Result<Tensor> {
     Ok(sort_prefix("argsort", x, axis, None, descending)?.1)
 }
 
-/// Returns the indices of a partition along an axis. The element at `kth` is the one at this position of the sorted
-/// axis; no element before it is larger, and no element after it is smaller. NaN is the largest value.
+/// Returns the indices of a partition along an axis. The index at position `kth` selects the element that the sorted
+/// axis has there. No element selected before it is larger, and no element selected after it is smaller. NaN is the
+/// largest value.
 ///
 /// The indices equal the result of [`argsort`]. A negative `kth` counts from the end.
 ///
@@ -138,7 +139,7 @@ pub fn lexsort<T: AsRef<Tensor>>(keys: &[T], axis: isize) -> Result<Tensor> {
 /// value.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `k` exceeds the axis.
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `k` exceeds the length of the axis.
 #[tensor_method]
 pub fn topk(x: &Tensor, k: usize, axis: isize, largest: bool) -> Result<(Tensor, Tensor)> {
     sort_prefix("topk", x, axis, Some(k), largest)
@@ -149,7 +150,7 @@ pub fn topk(x: &Tensor, k: usize, axis: isize, largest: bool) -> Result<(Tensor,
 /// NaN is the largest value.
 ///
 /// # Errors
-/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `k` is 0 or exceeds the axis.
+/// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `k` is 0 or exceeds the length of the axis.
 #[doc(alias = "partition")]
 #[tensor_method]
 pub fn kthvalue(x: &Tensor, k: usize, axis: isize) -> Result<(Tensor, Tensor)> {

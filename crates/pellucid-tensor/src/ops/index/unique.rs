@@ -47,7 +47,7 @@ pub fn unique(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
     groups(x, axis, &sorted, Some(&order))
 }
 
-/// Replaces every run of equal elements (in row-major order) or slices by one, like [`unique`] without sorting.
+/// Removes consecutive duplicates among the elements (in row-major order) or slices, like [`unique`] without sorting.
 ///
 /// # Errors
 /// The errors of [`unique`].
@@ -69,7 +69,7 @@ fn check_values_readable(op: &'static str) -> Result<()> {
     )
 }
 
-/// Returns the elements or slices to compare as rows of a matrix.
+/// Returns a matrix whose rows are the elements or slices to compare.
 fn as_rows(op: &'static str, x: &Tensor, axis: Option<isize>) -> Result<Tensor> {
     let x = x.detach();
     let Some(axis) = axis else { return view::reshape(&x, [x.size(), 1]) };

@@ -37,8 +37,8 @@ pub fn update(formula: &Formula, targets: &[&Tensor], inputs: &[&Tensor], params
 /// Applies [`update`] to many sets of tensors, for example to all parameters of an optimizer.
 ///
 /// `operands` contains the sets one after another, each with its targets first. `targets` is the number of targets of a
-/// set. In eager mode, all sets are submitted to the backend together and run in parallel. A set must not read or write
-/// the elements that another set writes. If a set is invalid, nothing is written.
+/// set. In eager mode, all sets are submitted to the backend together, and may run in parallel. A set must not read or
+/// write the elements that another set writes. If a set is invalid, nothing is written.
 ///
 /// ```
 /// use pellucid::{formula, ops, Tensor};
@@ -124,7 +124,7 @@ fn update_recorded(formula: &Formula, targets: usize, operands: &[&Tensor], para
     let op = formula.name();
     let mut written: Vec<(&Tensor, Tensor)> = Vec::new();
     for set in operands.chunks_exact(formula.inputs().len()) {
-        // The gradient of the formula reads the value of a target before the write.
+        // The formula is applied to copies, because its gradient reads the values of the targets before the write.
         let copies: SmallVec<[Tensor; 4]> = set[..targets].iter().map(|t| copy::copy(t)).collect::<Result<_>>()?;
         let inputs: SmallVec<[&Tensor; 8]> = copies.iter().chain(set[targets..].iter().copied()).collect();
         let values = map_all(formula, &inputs, params)?;

@@ -12,7 +12,7 @@ use pellucid_ir::kernel::Factorization;
 use pellucid_ir::{Error, Result};
 
 /// Computes L with A = L·Lᵀ. The gradient is ∂A = L⁻ᵀ·sym(Φ(Lᵀ·g))·L⁻¹ for symmetric A, where Φ keeps the lower
-/// triangle (Murray 2016).
+/// triangle and halves the diagonal (Murray 2016).
 struct Cholesky;
 
 impl Operation for Cholesky {

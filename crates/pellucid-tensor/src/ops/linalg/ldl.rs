@@ -9,7 +9,7 @@ use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::Factorization;
 use pellucid_ir::{DType, Error, Result, Shape};
 
-/// Computes P·A·Pᵀ = L·D·Lᵀ of symmetric A `[.., n, n]`, by the pivoting of Bunch and Kaufman (1977).
+/// Factorizes symmetric A `[.., n, n]` as P·A·Pᵀ = L·D·Lᵀ, with the pivoting of Bunch and Kaufman (1977).
 ///
 /// Only the lower triangle of A is read. L is lower triangular with ones on the diagonal. D is block diagonal, with
 /// blocks of size 1 and 2. The results have the form of LAPACK's `sytrf`: a matrix that contains D and, below its

@@ -90,7 +90,7 @@ pub(super) struct Factors {
 }
 
 impl Factors {
-    /// Saves the factors as the arrays 0 to 2 of an operation.
+    /// Saves the factors as the first three saved arrays of an operation.
     pub(super) fn save(&self, saves: &mut SaveForBackward) {
         [&self.packed, &self.pivots, &self.info].into_iter().for_each(|x| saves.array(x.array().clone()));
     }
@@ -118,7 +118,7 @@ struct LuSolve {
 }
 
 impl LuSolve {
-    /// Computes X by two triangular solutions.
+    /// Computes X by solving two triangular systems.
     fn definition(&self, packed: &Tensor, pivots: &Tensor, b: &Tensor) -> Result<Tensor> {
         let order = row_order("lu_solve", pivots, packed.shape()[packed.rank() - 1])?;
         if self.is_transposed {

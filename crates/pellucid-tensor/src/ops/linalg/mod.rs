@@ -2,8 +2,9 @@
 //! other axes are batch axes.
 //!
 //! Matrices are `f32` or `f64`, promoted to the wider dtype; other dtypes are rejected. The result for a matrix with
-//! NaN or infinity is NaN. Operations are differentiable to every order. Where a gradient is undefined (equal singular
-//! values, rank-deficient matrices), it is NaN or infinite, and the documentation of the operation says so.
+//! NaN or infinity is NaN. Operations are differentiable to every order, unless their documentation names
+//! [`Error::NoGradient`]. Where a gradient is undefined (equal singular values, rank-deficient matrices), it is NaN or
+//! infinite, and the documentation of the operation says so.
 //!
 //! Singular matrices are detected only by the kernel. In eager mode on the CPU, they are an [`Error::Singular`], which
 //! names the matrix. Otherwise (in lazy and captured steps, and on other devices), the result is NaN. An iteration for
@@ -51,7 +52,7 @@ use crate::tensor::Tensor;
 use pellucid_ir::kernel::{Factorization, Kernel, Meta};
 use pellucid_ir::{DType, Error, Result, Shape};
 
-/// Submits a factorization into new arrays.
+/// Submits the kernel of a factorization, which writes into new arrays.
 fn factor(kernel: Factorization, inputs: &[&Array]) -> Result<Arrays> {
     let kernel = Kernel::Factorization(kernel);
     let device = Array::common_device(kernel.name(), inputs)?;
@@ -99,7 +100,8 @@ fn matrix_dims(op: &'static str, x: &Tensor) -> Result<(usize, usize)> {
     }
 }
 
-/// Returns the side of square matrices, or an error for dtypes other than `f32` and `f64`.
+/// Returns the side length of square matrices. Returns an error for other shapes, and for dtypes other than `f32` and
+/// `f64`.
 fn square_side(op: &'static str, x: &Tensor) -> Result<usize> {
     let (m, n) = matrix_dims(op, x)?;
     if m != n {

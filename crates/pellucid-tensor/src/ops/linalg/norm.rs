@@ -50,7 +50,7 @@ pub fn matrix_norm(x: &Tensor, order: impl Into<MatrixNorm>, axes: [isize; 2], k
     check_precision(op, x)?;
     let (rows, columns) = (x.shape().axis(op, axes[0])?, x.shape().axis(op, axes[1])?);
     if rows == columns {
-        return Err(Error::invalid(op, format!("the two axes of a matrix must differ, got {rows} twice")));
+        return Err(Error::invalid(op, format!("the two axes of a matrix must differ, got {axes:?}")));
     }
     let matrix_axes = over([rows as isize, columns as isize]).keepdims();
     let along = |axis: usize| over(axis as isize).keepdims();

@@ -46,10 +46,10 @@ pub struct AttentionOptions<'a> {
 /// broadcast. K and V may have fewer heads (third axis from the end) than Q if their number divides Q's. Neighbouring
 /// heads of Q then share a head of K and V (grouped-query attention, Ainslie et al. 2023).
 ///
-/// Only one block of scores is in memory at a time (FlashAttention, Dao et al. 2022). With dropout, with a mask that
-/// requires a gradient, and in every derivative of order 2 or higher, all scores, `[.., L, S]`, are stored. The second
-/// derivative uses about 8 times the memory of the scores. `f16` and `bf16` are computed in `f32` and rounded once. The
-/// scores must be representable: if a score overflows to ∞, the result is NaN.
+/// The scores are computed block by block, and are never all stored (FlashAttention, Dao et al. 2022). With dropout,
+/// with a mask that requires a gradient, and in every derivative of order 2 or higher, all scores, `[.., L, S]`, are
+/// stored. The second derivative uses about 8 times the memory of the scores. `f16` and `bf16` are computed in `f32`
+/// and rounded once. The scores must be representable: if a score overflows to ∞, the result is NaN.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] unless Q, K and V have the same float dtype, and the mask has
@@ -95,7 +95,7 @@ pub fn scaled_dot_product_attention(
 struct Heads {
     /// The axes before the last two.
     batch: Shape,
-    /// `batch` of keys and values, with fewer heads in grouped-query attention.
+    /// The axes before the last two of keys and values, which have fewer heads in grouped-query attention.
     shared: Shape,
     width: usize,
     result: Shape,
@@ -105,7 +105,7 @@ impl Heads {
     fn new(op: &'static str, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Result<Heads> {
         let mismatch = |help: &str| Error::shapes(op, [q.shape(), k.shape(), v.shape()], help);
         if let Some((name, t)) = [("Q", q), ("K", k), ("V", v)].into_iter().find(|(_, t)| t.rank() < 2) {
-            let help = format!("Q is [.., L, E], K [.., S, E], V [.., S, D], but {name} has rank {}", t.rank());
+            let help = format!("Q must be [.., L, E], K [.., S, E] and V [.., S, D], but {name} has rank {}", t.rank());
             return Err(mismatch(&help));
         }
         let (ends, before) = (
@@ -120,10 +120,10 @@ impl Heads {
             (false, false) => Some(format!("E is {e} in Q and {e2} in K, and S is {s} in K and {s2} in V")),
         };
         if let Some(difference) = difference {
-            return Err(mismatch(&format!("Q is [.., L, E], K [.., S, E], V [.., S, D], but {difference}")));
+            return Err(mismatch(&format!("Q must be [.., L, E], K [.., S, E] and V [.., S, D], but {difference}")));
         }
-        let help = "the axes before the last two must broadcast, or the number of heads of K and V must divide \
-                    the number of heads of Q; reshape() or expand() the operands";
+        let help = "the axes before the last two must broadcast, except that K and V may have fewer heads, whose \
+                    number divides the number of heads of Q; reshape() or expand() the operands";
         let shared = before(k).broadcast(&before(v)).ok_or_else(|| mismatch(help))?;
         let queries = before(q);
         // Grouped-query attention: K and V have fewer heads than Q, and all other axes broadcast.

@@ -94,8 +94,9 @@ fn norms(a: &Tensor, b: &Tensor, p: f64, len: usize, axis: AxisSet) -> Result<Te
     }
 }
 
-/// Computes the largest |a − b| over the last axis, which keeps length 1. The derivative of a row formula would be
-/// stored in the shape of the differences. The derivative of this operation is summed in the kernel that computes it.
+/// Computes the largest |a − b| over the last axis, which keeps length 1. It is not a row formula, because the
+/// derivative of a row formula is stored in the shape of the differences. The derivative of this operation is summed in
+/// the kernel that computes it.
 struct LargestDifference {
     axis: AxisSet,
 }
@@ -163,7 +164,7 @@ pub fn pdist(x: &Tensor, p: f64) -> Result<Tensor> {
     gather::index_select(&view::ravel(&all_distances)?, 0, &upper)
 }
 
-/// Returns an error for an order p that defines no distance.
+/// Returns an error unless the order p is at least 0.
 fn check_order(op: &'static str, p: f64) -> Result<()> {
     if p >= 0.0 { Ok(()) } else { Err(Error::invalid(op, format!("the order p must be at least 0, got {p}"))) }
 }

@@ -81,7 +81,7 @@ pub(in crate::ops) fn padding_row(op: &'static str, padding: isize, rows: usize)
     }
 }
 
-/// Returns an error unless the table can be renormalized: the arguments are the table, the maximum norm and its order.
+/// Returns an error unless the rows of the table can be scaled to `max_norm`, the maximum norm and its order, in place.
 pub(in crate::ops) fn check_norm(op: &'static str, table: &Tensor, max_norm: Option<(f64, f64)>) -> Result<()> {
     let Some((max_norm, p)) = max_norm else { return Ok(()) };
     check::floats(op, &[table])?;

@@ -72,14 +72,14 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
     }
     check::index_dtype(op, index)?;
     if !matches!(options.mode, ScatterReduceOp::Sum | ScatterReduceOp::Mean | ScatterReduceOp::Max) {
-        return Err(Error::invalid(op, "the mode must be Sum, Mean or Max"));
+        return Err(Error::invalid(op, format!("the mode must be Sum, Mean or Max, got {:?}", options.mode)));
     }
     if options.scale_by_frequency && options.mode == ScatterReduceOp::Max {
         return Err(Error::invalid(op, "scale_by_frequency is supported only in the modes Sum and Mean"));
     }
     if let Some(weights) = options.weights {
         if options.mode != ScatterReduceOp::Sum {
-            return Err(Error::invalid(op, "weights are supported only in the mode Sum"));
+            return Err(Error::invalid(op, format!("weights require the mode Sum, got {:?}", options.mode)));
         }
         if weights.shape() != index.shape() {
             let help = "weights must have the shape of the indices";
@@ -103,7 +103,7 @@ pub fn embedding_bag(table: &Tensor, index: &Tensor, options: EmbeddingBagOption
     // Padding indices are assigned to an additional last bag, which is dropped at the end.
     let bag = arithmetic::where_(&is_counted, &bag, bags as i64)?;
     let scaled = EmbeddingOptions { scale_by_frequency: options.scale_by_frequency, ..Default::default() };
-    // The rows are summed in `f32`, so that the result is rounded only once.
+    // Rows of half precision are summed in `f32`, so that the result is rounded only once.
     let compute_dtype = widened_dtype(&[table]).unwrap_or(table.dtype());
     let rows = copy::to_dtype(&check::named(op, embedding(table, &flat, scaled))?, compute_dtype)?;
     let rows = match options.weights {

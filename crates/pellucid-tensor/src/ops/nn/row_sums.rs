@@ -32,8 +32,8 @@ pub(in crate::ops) fn row_sums(op: &'static str, table: &Tensor, terms: &RowTerm
     apply_one(RowSums { op, terms_per_sum }, &[table, starts, rows, weights, sum_indices])
 }
 
-/// The inputs are the table, the starts, the rows and weights of the terms, and the indices of their sums, which
-/// only the gradients read.
+/// The operation of [`row_sums`]. The inputs are the table, the starts, the rows and weights of the terms, and the
+/// indices of their sums, which only the gradients read.
 struct RowSums {
     op: &'static str,
     terms_per_sum: Option<usize>,
@@ -60,7 +60,8 @@ impl Operation for RowSums {
         let [rows, weights, sum_indices] = [saved.input(2)?, saved.input(3)?, saved.input(4)?];
         let g = grads.get(0)?;
         let (width, count) = (g.shape()[1], rows.size());
-        // The gradient of the sum of each term: [sums, 1, D], a view for sums of n terms each, or [terms, 1, D].
+        // The gradient of the sum to which each term belongs: [sums, 1, D], a view for sums of n terms each, or [terms,
+        // 1, D].
         let (sum_grads, [groups, group_size]) = match self.terms_per_sum {
             Some(n) => (view::unsqueeze(&g, 1)?, [g.shape()[0], n]),
             None => (view::unsqueeze(&gather::index_select(&g, 0, &sum_indices)?, 1)?, [count, 1]),

@@ -14,11 +14,11 @@ use pellucid_ir::{DType, Error, Result};
 /// The elements that [`convolve`] and [`correlate`] return, for sequences of lengths n and m.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ConvolveMode {
-    /// All n + m − 1 sums of at least one product.
+    /// All n + m − 1 elements, including those for which the sequences overlap only partly.
     Full,
-    /// max(n, m) sums: the middle of the full result.
+    /// The middle max(n, m) elements of the full result.
     Same,
-    /// The |n − m| + 1 sums that contain all elements of the shorter sequence.
+    /// The |n − m| + 1 elements whose sums contain all elements of the shorter sequence.
     Valid,
 }
 
@@ -52,7 +52,8 @@ fn sequences(op: &'static str, a: &Tensor, v: &Tensor) -> Result<[Tensor; 2]> {
     Ok([copy::to_dtype(a, dtype)?, copy::to_dtype(v, dtype)?])
 }
 
-/// Returns the first index within the full result, and the length. `same` is the first index in mode `Same`.
+/// Returns the start and the length of the range of the full result that `mode` selects. `same` is the start for the
+/// mode `Same`.
 fn range(mode: ConvolveMode, n: usize, m: usize, same: usize) -> (usize, usize) {
     match mode {
         ConvolveMode::Full => (0, n + m - 1),

@@ -26,7 +26,7 @@ impl<'a> Spacing<'a> {
         }
     }
 
-    /// Replaces the points, if the spacing has points.
+    /// Returns `points` as the spacing, or this spacing if `points` is `None`.
     pub(in crate::ops) fn with_points<'b>(self, points: Option<&'b Tensor>) -> Spacing<'b>
     where
         'a: 'b,
@@ -61,7 +61,7 @@ pub fn trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor
     }
 }
 
-/// Returns all samples but the last and all samples but the first along an axis of length `len`.
+/// Returns two views of samples along an axis of length `len`: all except the last, and all except the first.
 fn neighbours(x: &Tensor, axis: isize, len: usize) -> Result<(Tensor, Tensor)> {
     let count = len.saturating_sub(1);
     Ok((view::narrow(x, axis, 0, count)?, view::narrow(x, axis, len - count, count)?))

@@ -12,7 +12,7 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{DType, Error, Result, formula};
 
-/// A family of polynomials: P₀ = 1, P₁ = a·x + b, and a recurrence for P_k from x, P_{k−1} and P_{k−2}.
+/// A family of polynomials: P₀ = 1, P₁ = slope·x + offset, and a recurrence for P_k from x, P_{k−1} and P_{k−2}.
 struct PolynomialFamily {
     name: &'static str,
     slope: f64,
@@ -122,7 +122,7 @@ fn evaluate(family: &'static PolynomialFamily, x: &Tensor, n: &Tensor) -> Result
     apply_one(operation, &[&broadcast::broadcast_to(x, &shape)?, &broadcast::broadcast_to(&orders, &shape)?])
 }
 
-/// Defines the operations of families, from slope, offset and step.
+/// Defines the operations of families from the slope and the offset of P₁, and the step of the recurrence.
 macro_rules! families {
     ($($(#[$doc:meta])* $name:ident: $slope:expr, $offset:expr, $step:expr;)*) => {$(
         $(#[$doc])*

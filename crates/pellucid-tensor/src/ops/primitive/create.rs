@@ -76,7 +76,7 @@ pub(crate) fn indices(count: usize) -> Result<Tensor> {
     from_host(&host_values(count, 0i64..)?, [count])
 }
 
-/// Ranges of at least this many elements are computed by a kernel.
+/// The smallest number of elements for which a kernel computes a range.
 const MIN_KERNEL_RANGE: usize = 1 << 14;
 
 /// Returns the formula start + i·step.
@@ -154,7 +154,7 @@ fn evenly_stepped(start: Scalar, end: Scalar, step: Scalar, dtype: DType) -> Res
     tensor_from_fn(count as usize, |i| Scalar::Int((a + i as i128 * s) as i64), dtype)
 }
 
-/// Computes f of `count` evenly spaced values from `start` to `end`, or the values themselves.
+/// Computes f of `count` evenly spaced values from `start` to `end`. Without f, returns the values themselves.
 fn evenly_spaced(
     op: &'static str,
     start: f64,

@@ -20,14 +20,14 @@ fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)
 }
 
-/// The dtype to which the result of widened operands is rounded. Autocast is off while this exists.
+/// The dtype to which the result of widened operands is rounded. Autocast is off while a value of this type exists.
 pub(crate) struct Rounding {
     result: Option<DType>,
     _off: Autocast,
 }
 
 impl Rounding {
-    /// Rounds the result to the promoted dtype of the operands.
+    /// Rounds a float result to the promoted dtype of the operands, unless autocast keeps it in `f32`.
     pub(crate) fn round(&self, y: Tensor) -> Result<Tensor> {
         match self.result {
             Some(dtype) if y.dtype().is_float() => to_dtype(&y, dtype),
@@ -68,7 +68,8 @@ pub(crate) fn widen_all_operands(op: &str, operands: &[&Tensor]) -> Result<Optio
     Ok(Some((rounding, operands.iter().map(|t| single_of(t)).collect::<Result<_>>()?)))
 }
 
-/// Returns the rounding of a result from the operand dtypes. Returns `None` if the autocast policy is half precision.
+/// Returns the rounding of a result whose operands have these dtypes. Returns `None` if the autocast policy is half
+/// precision.
 fn rounding(op: &str, dtypes: impl Iterator<Item = DType>) -> Option<Rounding> {
     let policy = autocast_dtype().map(|_| builtin_policy(op));
     if policy == Some(AutocastPolicy::Half) {

@@ -30,7 +30,7 @@ impl SparseMatrix {
         Ok(SparseMatrix { width, starts, columns: host_vec(terms)?, weights: host_vec(terms)? })
     }
 
-    /// Creates the matrix whose product selects these elements.
+    /// Creates the matrix whose product with a vector selects these elements of the vector.
     fn selection(width: usize, elements: &[i64]) -> Result<SparseMatrix> {
         Ok(SparseMatrix {
             width,

@@ -16,8 +16,8 @@ pub struct TensorOptions {
     pub device: Option<Device>,
     /// Whether the tensor requires a gradient; see [`Tensor::set_requires_grad`].
     pub requires_grad: bool,
-    /// Whether backward passes also keep the gradient after the tensor has become a result; see
-    /// [`Tensor::set_retain_grad`].
+    /// Whether backward passes keep the gradient even after a recorded write in place, which makes the leaf a result;
+    /// see [`Tensor::set_retain_grad`].
     pub retain_grad: bool,
 }
 

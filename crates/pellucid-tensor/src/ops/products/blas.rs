@@ -19,7 +19,7 @@ struct ProductFactors {
 }
 
 impl ProductFactors {
-    /// Returns true if the addend has no effect, even if it contains NaN.
+    /// Returns true if β is 0. The addend then has no effect, even if it contains NaN.
     fn ignores_addend(self) -> bool {
         self.beta.to_f64() == 0.0
     }

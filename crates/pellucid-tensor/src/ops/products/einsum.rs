@@ -60,7 +60,7 @@ const ALL_ORDERS: usize = 8;
 /// [`Error::ShapeMismatch`] if axes with the same label have different lengths, and neither length is 1.
 #[operation(autocast = Half)]
 pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
-    let invalid = |reason: String| Error::invalid("einsum", format!("{reason} in \"{equation}\""));
+    let invalid = |reason: String| Error::invalid("einsum", format!("in \"{equation}\", {reason}"));
     let compact_equation: String = equation.chars().filter(|c| !c.is_whitespace()).collect();
     let (inputs, output) = match compact_equation.split_once("->") {
         Some((inputs, output)) => (inputs, Some(output)),
@@ -69,7 +69,7 @@ pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
     let terms: Vec<&str> = inputs.split(',').collect();
     if terms.len() != factors.len() {
         return Err(invalid(format!(
-            "the equation has {} terms, but there are {} factors; write one term for each factor,",
+            "there are {} terms, but {} factors; write one term for each factor",
             terms.len(),
             factors.len()
         )));
@@ -102,7 +102,7 @@ pub fn einsum(equation: &str, factors: &[&Tensor]) -> Result<Tensor> {
         return Err(invalid(format!("the result names {} twice", result[twice])));
     }
     if let Some(unknown) = result.iter().find(|l| !named.iter().flatten().any(|n| n == *l)) {
-        return Err(invalid(format!("the result names {unknown}, which is in no factor; remove it from the result,")));
+        return Err(invalid(format!("the result names {unknown}, which is in no factor; remove it from the result")));
     }
     contract(factors, named, &result)
 }

@@ -273,7 +273,8 @@ pub fn trace(x: &Tensor) -> Result<Tensor> {
     reductions::sum(&diagonal(x, 0, 0, 1)?, ..)
 }
 
-/// Computes the cross product a × b along an axis of length 3, with broadcasting. The axis refers to the result.
+/// Computes the cross product a × b along an axis of length 3, with broadcasting. `axis` is an axis of the broadcast
+/// shape.
 ///
 /// # Errors
 /// [`Error::AxisOutOfRange`]; [`Error::ShapeMismatch`] unless the axis has length 3 in both.

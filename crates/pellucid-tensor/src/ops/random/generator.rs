@@ -1,9 +1,9 @@
 //! Random number generators. Their state, a key and a counter, is stored on the device that draws.
 //!
 //! The process has one seed. Every thread that draws without an explicit generator has a stream with a separate key. So
-//! no two threads draw the same numbers, and no draw waits for another thread. [`manual_seed`] changes the seed and
-//! increments its generation. Before a thread draws, it compares this generation with the generation of its stream, by
-//! one atomic load.
+//! no two threads draw the same numbers. A thread uses the lock of the seed only in its first draw after a change of
+//! the seed. [`manual_seed`] changes the seed and increments its generation. Before a thread draws, it compares this
+//! generation with the generation of its stream, by one atomic load.
 
 use crate::device::Device;
 use crate::engine;
@@ -370,8 +370,8 @@ impl ThreadStream {
         })
     }
 
-    /// Restarts the stream if a thread has called [`manual_seed`] since the last use. A captured step draws from its
-    /// state without a call of [`Generator::default`].
+    /// Restarts the stream if a thread has called [`manual_seed`] since the last use. The launch of a captured step
+    /// calls this, because its kernels read the state without a call of [`Generator::default`].
     #[inline]
     pub(crate) fn refresh(&self) {
         let started = self.0.generation.load(Ordering::Acquire);

@@ -162,7 +162,8 @@ pub fn bernoulli(p: &Tensor) -> Result<Tensor> {
     value_range::nan_unless(&is_probability, &drawn)
 }
 
-/// Returns a random permutation of 0..n (`i64`). All permutations are equally likely.
+/// Returns a random permutation of 0..n (`i64`). All permutations are equally likely, except for the effect of rare
+/// ties of random keys.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
@@ -247,8 +248,8 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
     select_rows(op, &create::indices(classes)?, &arithmetic::where_(&is_valid, &drawn, classes as i64)?)
 }
 
-/// The largest number of classes that are drawn in `f32`. A uniform value has 2²⁴ values, so the probability of one of
-/// 4,096 equal classes has a relative error of at most 2⁻¹².
+/// The largest number of classes that are drawn in `f32`. A uniform `f32` has 2²⁴ possible values, so the probability
+/// of one of 4,096 equally likely classes has a relative error of at most 2⁻¹².
 const MAX_SINGLE_CLASSES: usize = 1 << 12;
 
 /// Scales rows of weights whose total is so small that its product with a uniform value would be subnormal, and could
@@ -261,7 +262,7 @@ fn without_underflow(weights: &Tensor, totals: &Tensor) -> Result<Tensor> {
     arithmetic::mul(weights, &scale)
 }
 
-/// Draws for [`multinomial`] from valid weights.
+/// Draws the classes of [`multinomial`] from valid weights.
 fn draw_classes(weights: &Tensor, samples: usize, classes: usize, replacement: bool) -> Result<Tensor> {
     if replacement {
         // Inverse transform sampling: selects the class whose interval of the cumulative sum contains a uniform value.

@@ -13,7 +13,8 @@ use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
 use pellucid_ir::{Error, Result, Shape};
 
-/// Splits, merges and permutes the axes of x by the pattern. Every axis is on both sides.
+/// Splits, merges and permutes the axes of x by the pattern. Every axis must be on both sides, except unnamed axes of
+/// length 1.
 ///
 /// ```
 /// use pellucid::{DType, Tensor};
@@ -283,7 +284,7 @@ impl EinopsPlan {
         reshape_to(x, &self.left.iter().map(|&axis| self.axes[axis].len).collect())
     }
 
-    /// Permutes and merges a tensor with the elementary axes `present` to the result.
+    /// Permutes and merges the elementary axes `present` of a tensor to the axes of the result.
     fn finish(&self, x: &Tensor, present: &[usize]) -> Result<Tensor> {
         // Unnamed axes of length 1 may appear on only one side of the pattern.
         let order: Vec<usize> = self.right.iter().filter_map(|axis| present.iter().position(|h| h == axis)).collect();

@@ -1,7 +1,7 @@
 //! Reductions over axes.
 //!
-//! The order of accumulation depends only on the shape and the axes. The results are bit-identical for any layout and
-//! any number of threads.
+//! The order of accumulation depends only on the shape and the axes. On one device, the results are bit-identical for
+//! any layout and any number of threads.
 
 use crate::autograd::{apply_one, interface::*};
 use crate::ops::call::axes::Axes;
@@ -163,8 +163,8 @@ struct Product {
 }
 
 impl Product {
-    /// Computes products by a tree: like the kernel, each step multiplies two halves. The gradients of these
-    /// multiplications contain no division.
+    /// Computes products by a tree, like the kernel: each step multiplies one half of the factors by the other half.
+    /// The gradients of these multiplications contain no division.
     fn tree(&self, x: &Tensor) -> Result<Tensor> {
         in_single!("prod", [x] => self.tree(x));
         let mut y = x.clone();

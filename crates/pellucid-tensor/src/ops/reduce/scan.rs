@@ -64,7 +64,7 @@ struct CumSum {
     reverse: bool,
 }
 
-/// Submits the kernel. Returns the values, and for extrema their positions.
+/// Submits the kernel of a scan. Returns the values, and for extrema their positions.
 fn scan(op: ScanOp, axis: usize, reverse: bool, x: &Array) -> Result<Arrays> {
     let mut outputs: Arrays = smallvec![Array::new(x.device(), x.dtype(), x.shape().clone())?];
     if matches!(op, ScanOp::Max | ScanOp::Min) {
@@ -88,7 +88,7 @@ impl Operation for CumSum {
     }
 }
 
-/// A cumulative reduction whose gradient is the gradient of its definition.
+/// A cumulative reduction whose gradient is computed by differentiating its definition.
 struct CumulativeReduction {
     name: &'static str,
     op: ScanOp,
@@ -152,7 +152,7 @@ impl Operation for CumulativeExtremum {
     }
 }
 
-/// Returns the tensor and the axis. For `..`, the tensor is flattened in row-major order.
+/// Returns the tensor to scan and the axis. For `..`, the tensor is flattened in row-major order.
 fn single_axis(op: &'static str, x: &Tensor, axis: Axes) -> Result<(Tensor, usize)> {
     if axis.is_all() {
         return Ok((view::ravel(x)?, 0));

@@ -48,7 +48,7 @@ fn join_raised(tensors: &[&Tensor], rank: usize, axis: isize) -> Result<Tensor> 
     concatenate(&inputs, axis)
 }
 
-/// Returns x with at least one axis: a 0-d tensor becomes a vector. No copy.
+/// Returns x with at least one axis: a 0-d tensor becomes a vector. No element is copied.
 ///
 /// # Errors
 /// The operation is defined for every shape, so it returns no error.
@@ -57,7 +57,7 @@ pub fn atleast_1d(x: &Tensor) -> Result<Tensor> {
     with_min_rank(x, 1)
 }
 
-/// Returns x with at least two axes: a vector becomes a row, `[1, n]`. No copy.
+/// Returns x with at least two axes: a vector becomes a row, `[1, n]`. No element is copied.
 ///
 /// # Errors
 /// The operation is defined for every shape, so it returns no error.
@@ -66,7 +66,7 @@ pub fn atleast_2d(x: &Tensor) -> Result<Tensor> {
     with_min_rank(x, 2)
 }
 
-/// Returns x with at least three axes: a vector becomes `[1, n, 1]`, and a matrix `[n, m, 1]`. No copy.
+/// Returns x with at least three axes: a vector becomes `[1, n, 1]`, and a matrix `[n, m, 1]`. No element is copied.
 ///
 /// # Errors
 /// The operation is defined for every shape, so it returns no error.

@@ -301,11 +301,11 @@ pub fn chunk(x: &Tensor, count: usize, axis: isize) -> Result<Vec<Tensor>> {
 pub enum Sections {
     /// The number of sections. If it does not divide the length, the first sections are longer by one.
     Count(usize),
-    /// Splits before these indices, which may be negative or beyond the end.
+    /// The indices before which the axis is split. They may be negative or beyond the end.
     At(Vec<isize>),
 }
 
-// Lengths are not divided into a negative number of sections: negative counts are rejected like 0.
+// A negative count becomes 0, which `tensor_split` rejects.
 from_integers!(
     Sections,
     number: |count: isize| Sections::Count(count.max(0) as usize),

@@ -72,9 +72,9 @@ masked! {
     masked_log_softmax = softmax::log_softmax, neutral Max;
     /// Computes the masked softmax of −x over axes; see [`masked_softmax`].
     masked_softmin = softmax::softmin, neutral Min;
-    /// Computes the cumulative sum along an axis, where the mask is true.
+    /// Computes the cumulative sum along an axis. Elements where the mask is false count as 0.
     masked_cumsum = scan::cumsum, neutral Sum;
-    /// Computes the cumulative product along an axis, where the mask is true.
+    /// Computes the cumulative product along an axis. Elements where the mask is false count as 1.
     masked_cumprod = scan::cumprod, neutral Prod;
 }
 
@@ -184,7 +184,7 @@ fn position(
 ) -> Result<Tensor> {
     let x = x.detach();
     let best = extremum(&x, mask, axes.clone().keepdims())?;
-    // An extremum of NaN equals no element.
+    // If the extremum is NaN, it equals no element, so NaN elements are included.
     let is_best = match x.dtype().is_float() {
         true => map(formula! { static is_extremum(x, best) = x.eq(best) | x.ne(x); }, &[&x, &best], &[])?,
         false => compare::eq(&x, &best)?,
@@ -212,7 +212,7 @@ fn deviations(op: &'static str, x: &Tensor, mask: &Tensor, axes: Axes) -> Result
     let mut mean = full_range::masked_mean(x, mask, &counts, resolved.set)?;
     let free = arithmetic::maximum(&arithmetic::sub(&counts, ddof as f64)?, 0.0)?;
     if ddof > 0 {
-        // If at most one element is selected, the estimate is 0/0, and its derivative must be NaN. But the derivative
+        // If N is at most 1 and at most ddof, the estimate is 0/0, and its derivative must be NaN. But the derivative
         // of the norm of a zero vector is 0, so the mean is replaced by NaN.
         mean = value_range::nan_unless(
             &compare::gt(&arithmetic::maximum(&free, &arithmetic::sub(&counts, 1.0)?)?, 0.0)?,

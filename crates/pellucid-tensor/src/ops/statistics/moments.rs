@@ -133,7 +133,7 @@ pub fn corrcoef(x: &Tensor) -> Result<Tensor> {
     let units = arithmetic::div(&centred, &reductions::norm(&centred, 2.0, along())?)?;
     let products = matmul(&units, &view::transpose(&units, 0, 1)?)?;
     match rows.shape()[0] {
-        // Without observations, the products are 0.
+        // Without observations, the products are 0, and the coefficients are 0/0.
         variables if rows.shape()[1] == 0 && variables != 1 => arithmetic::div(&products, 0.0),
         1 => view::reshape(&arithmetic::div(&products, &products)?, ()),
         _ => arithmetic::clamp(&products, -1.0, 1.0),

@@ -33,16 +33,16 @@ pub struct CtcLossOptions {
 /// product of the class probabilities.
 ///
 /// Log-probabilities are `[T, N, C]` (or `[T, C]` for one sample). Labels are `[N, S]`, or all label sequences
-/// concatenated; lengths are `i64 [N]`. Labels and steps beyond a sample's lengths are ignored. The forward algorithm
-/// runs step by step over the prefixes, on logarithms. It stores the scores of all steps, `[T, N, 2S + 1]`; the
-/// gradient also needs several arrays `[N, 2S + 1]` for each of the T steps.
+/// concatenated; lengths are integers `[N]`. Labels and steps beyond a sample's lengths are ignored. The forward
+/// algorithm runs step by step over the prefixes, on logarithms. It stores the scores of all steps, `[T, N, 2S + 1]`;
+/// the gradient also needs several arrays `[N, 2S + 1]` for each of the T steps.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a blank outside 0..C, and, in
-/// eager mode on the CPU, for an input length outside 0..=T or a label length outside 0..=S;
-/// [`Error::IndexOutOfBounds`] for a label outside 0..C within its sample's length (in lazy and captured steps, and on
-/// a GPU, the loss and its gradient are NaN instead); [`Error::ReadInCapture`] for concatenated labels, which are split
-/// by the values of the lengths.
+/// eager mode on the CPU, for an input length outside 0..=T (otherwise its loss is NaN) or a label length outside
+/// 0..=S; [`Error::IndexOutOfBounds`] for a label outside 0..C within its sample's length (in lazy and captured steps,
+/// and on a GPU, the loss and its gradient are NaN instead); [`Error::ReadInCapture`] for concatenated labels, which
+/// are split by the values of the lengths.
 #[tensor_method(autocast = Single)]
 #[track_caller]
 pub fn ctc_loss(

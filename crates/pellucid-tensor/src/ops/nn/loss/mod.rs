@@ -72,7 +72,7 @@ fn class_indices(op: &'static str, targets: &Tensor) -> Result<Tensor> {
 }
 
 /// Returns the help text for class indices whose shape differs from the shape of the scores without the class axis.
-/// `general` is the text for shapes without a more likely cause.
+/// `general` is the text for shapes that fit no typical mistake.
 fn class_shape_help(scores: &Shape, targets: &Tensor, axis: usize, general: String) -> String {
     let (rank, shape, dims_without_class_axis) =
         (scores.rank(), targets.shape(), AxisSet::from_iter([axis]).remove(scores));

@@ -14,7 +14,7 @@ use pellucid_ir::{Error, Result, formula};
 /// Options of [`nll_loss`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NllLossOptions<'a> {
-    /// The weights of the classes, `[C]`. They also weight the mean.
+    /// The weights of the classes, `[C]`. They also weight the samples in the mean.
     pub weight: Option<&'a Tensor>,
     /// A class whose samples contribute 0 and are excluded from the mean.
     pub ignore_index: Option<i64>,

@@ -64,7 +64,7 @@ pub fn cosine_embedding_loss(
     }
     in_single!(op, [a, b] => cosine_embedding_loss(a, b, target, margin, reduction));
     let (a, b) = (&precision::cast_operand(op, a)?, &precision::cast_operand(op, b)?);
-    // 1e-12 is PyTorch's constant; it is added to the squares.
+    // PyTorch also adds 1e-12 to the sums of squares.
     let dot = |a: &Tensor, b: &Tensor| linalg::vecdot(a, b, -1);
     let length = |x: &Tensor| arithmetic::sqrt(&arithmetic::add(&dot(x, x)?, 1e-12)?);
     // The product of the squares may overflow although the product of the lengths does not.
@@ -130,7 +130,7 @@ pub fn triplet_margin_loss(
     triplet_margin_with_distance_loss(&x?, &positive?, &negative?, distance, margin, swap, reduction)
 }
 
-/// Computes the [`triplet_margin_loss`] with any distance function.
+/// Computes the [`triplet_margin_loss`] with the distance function `distance`.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::InvalidArgument`] for a margin that is not positive; the errors of the distance.

@@ -13,7 +13,7 @@ use pellucid_ir::formula::{Expr, Formula};
 use pellucid_ir::{DType, Error, Result, Scalar, formula};
 use std::f64::consts::PI;
 
-/// Reduces a formula of x and its target, which broadcast.
+/// Applies a formula to x and its target, which broadcast, and reduces the result.
 fn elementwise_loss(
     formula: &Formula,
     x: &Tensor,
@@ -78,8 +78,8 @@ fn clamped_ratio(d: Expr, beta: Expr) -> Expr {
     d.abs().lt(beta).select(d / beta, d.signum())
 }
 
-/// Computes the [`huber_loss`] with δ = β, divided by β, so that the slope beyond β is 1 (Girshick 2015). β = 0 is
-/// [`l1_loss`].
+/// Computes the [`huber_loss`] with δ = β, divided by β, so that the slope beyond β is 1 (Girshick 2015). With β = 0 it
+/// is [`l1_loss`].
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for a negative β.
@@ -135,7 +135,7 @@ pub fn kl_div(x: &Tensor, target: &Tensor, log_target: bool, reduction: Reductio
     reduction.apply(&map(formula, &[x, target], &[])?)
 }
 
-/// Returns log-probabilities x. The result is 0 for x = −∞ with a target t of 0.
+/// Returns the log-probability x, or 0 if x is −∞ and the target t is 0.
 fn finite_log_prob(x: Expr, t: Expr) -> Expr {
     (t.eq(0.0) & x.eq(f64::NEG_INFINITY)).select(0.0, x)
 }

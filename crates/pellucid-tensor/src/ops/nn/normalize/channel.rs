@@ -43,7 +43,7 @@ impl Default for BatchNormOptions {
     }
 }
 
-/// Checks the options of [`batch_norm`] and [`instance_norm`].
+/// Returns an error unless eps and momentum are finite.
 fn check_options(op: &'static str, options: BatchNormOptions) -> Result<()> {
     check::finite(op, "eps", options.eps)?;
     check::finite(op, "momentum", options.momentum)

@@ -32,8 +32,9 @@ fn normalized_axes(op: &'static str, x: &Tensor, shape: &Shape, others: &[Option
 ///
 /// The squares (x − mean)² are scaled. For eps ≥ 1e-27 and rows of n elements, the quotients are accurate up to a
 /// magnitude of about 2.9e20/√n in `f32` and half precision, and 1.4e163/√n in `f64`; for larger elements they are 0.
-/// For eps = 0 they are accurate over the full range on the CPU. On a GPU, for smaller eps, and for negative eps, the
-/// sum of unscaled squares must be representable. For eps > 0 the result is NaN if the sum of x overflows.
+/// For eps = 0 they are accurate over the full range on the CPU. For any other eps (0 on a GPU, below 1e-27, or
+/// negative), the sum of the unscaled squares must be representable. For eps > 0 the result is NaN if the sum of x
+/// overflows.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`] for integers; [`Error::InvalidArgument`] for an eps that is

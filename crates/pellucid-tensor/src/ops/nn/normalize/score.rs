@@ -21,8 +21,8 @@ use crate::tensor::Tensor;
 use pellucid_ir::formula::{Expr, Formula, row_len};
 use pellucid_ir::{DType, Scalar, formula};
 
-/// The parameters of the formulas: c, −c and eps·c² for eps > 0; otherwise the bounds of moderate mean squares, and the
-/// largest exponent of a scale.
+/// The parameters of the formulas: with one scale for all rows, c, −c and eps·c²; with one scale for each row, the
+/// bounds of moderate mean squares, and the largest exponent of a scale.
 pub(super) fn params(x: &Tensor, eps: f64) -> [Scalar; 3] {
     // The exponents of the smallest c, of the smallest eps·c², of the largest moderate square, and of the largest
     // scale. A derivative of order k contains q²ᵏ⁺¹, so c must not be very small.

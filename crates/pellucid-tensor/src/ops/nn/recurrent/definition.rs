@@ -10,9 +10,9 @@ use pellucid_ir::{DType, Result};
 
 /// A recurrent layer in `f32` or `f64`.
 ///
-/// The inputs are x `[T, N, I]`, dense; W_ih `[G·H, I]`; W_hh `[G·H, P]`; the bias `[B·H]`; h `[N, P]`; for an LSTM c
-/// `[N, H]`; with a projection W_hr `[P, H]`; and optional lengths, `i64 [N]`. The outputs are all states, the last
-/// state, and the last c.
+/// The inputs are x `[T, N, I]`, dense; W_ih `[G·H, I]`; W_hh `[G·H, P]`; the bias `[B·H]`, with B = G blocks (G + 1
+/// for a GRU); h `[N, P]`; for an LSTM c `[N, H]`; with a projection W_hr `[P, H]`; and optional lengths, `i64 [N]`.
+/// The outputs are all states, the last state, and for an LSTM the last c.
 #[derive(Clone, Copy)]
 pub(super) struct RecurrentLayer {
     /// The called operation, which an error of a deferred kernel names.
@@ -21,7 +21,7 @@ pub(super) struct RecurrentLayer {
     pub(super) reverse: bool,
     pub(super) projected: bool,
     pub(super) lengths: bool,
-    /// Whether the factors of products are rounded to `bf16`; for `f32` inputs.
+    /// Whether the factors of products are rounded to `bf16`. It is set only for `f32` inputs.
     pub(super) bf16_factors: bool,
 }
 

@@ -25,7 +25,7 @@ impl RecurrentLayer {
         self.cell == RnnMode::Lstm
     }
 
-    /// Returns the number of inputs without lengths.
+    /// Returns the number of inputs, without the optional lengths.
     fn float_inputs(&self) -> usize {
         5 + usize::from(self.is_lstm()) + usize::from(self.projected)
     }
@@ -35,7 +35,7 @@ impl RecurrentLayer {
         if self.bf16_factors { array.cast(DType::BF16) } else { Ok(array) }
     }
 
-    /// Computes a product over all steps, of rounded factors.
+    /// Computes a matrix product over all steps. The product of `bf16` factors is converted to `f32`.
     fn product(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         let product = matmul(a, b)?;
         if self.bf16_factors { copy::to_dtype(&product, DType::F32) } else { Ok(product) }

@@ -148,7 +148,7 @@ pub fn lstm(
     Ok((y, (h, c)))
 }
 
-/// Runs a layer with any cell. The third result is c for an LSTM, otherwise h.
+/// Runs a recurrent layer with the given cell. The third result is c for an LSTM, otherwise h.
 fn recurrent(
     op: &'static str,
     cell: RnnMode,

@@ -62,7 +62,7 @@ impl Operation for Convolution {
         use ConvPart::{Input, Output, Weight};
         // Both gradients read g. If g is a broadcast view, such as the gradient of a sum, both share one copy.
         let g = copy::contiguous(&copy::to_dtype(&grads.get(0)?, self.factors)?)?;
-        // The roles (x, w or y) of the two inputs, in this order.
+        // The roles (x, w or y) of the first and the second input.
         let parts = match self.part {
             Output => [Input, Weight],
             Input => [Weight, Output],
@@ -150,7 +150,11 @@ impl ConvOperands {
     fn new(op: &'static str, spatial: usize, x: &Tensor, w: &Tensor, options: &ConvOptions) -> Result<ConvOperands> {
         let images = SpatialImages::new(op, x, spatial)?;
         if w.rank() != spatial + 2 || options.groups == 0 {
-            let help = format!("the weight must have {} axes, and `groups` must be at least 1", spatial + 2);
+            let help = format!(
+                "the weight must have {} axes, and `groups` must be at least 1, got {}",
+                spatial + 2,
+                options.groups
+            );
             return Err(Error::shapes(op, [x.shape(), w.shape()], help));
         }
         if x.dtype() != w.dtype() || x.dtype() == DType::Bool {
@@ -393,8 +397,8 @@ convolutions! {
     conv3d, conv_transpose3d: 3, "three axes", "D, H, W", "D', H', W'";
 }
 
-/// Computes Σ over each window, separately for all planes `[.., z, y, x]`. Errors name `op`, the operation that
-/// computes these sums.
+/// Computes the sum of each window of the planes `[.., z, y, x]`. Errors name `op`, the operation that computes these
+/// sums.
 ///
 /// # Errors
 /// [`Error::DTypeMismatch`] for booleans.
@@ -410,7 +414,7 @@ pub(crate) fn window_sums(op: &'static str, x: &Tensor, window: Window, outputs:
     }
 }
 
-/// Computes the sums along one axis after the other, as products of sparse matrices.
+/// Computes the sums along one axis after the other, by products with sparse matrices.
 fn window_sums_by_axis(op: &'static str, x: &Tensor, window: Window, outputs: [usize; 3]) -> Result<Tensor> {
     let outer_axes = x.rank() - 3;
     // The intermediate sums are not rounded to half precision.

@@ -26,7 +26,7 @@ pub enum GridSampleMode {
     Cubic,
 }
 
-/// The values of [`grid_sample`] outside the image.
+/// The values that [`grid_sample`] reads outside the image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GridSamplePadding {
     /// Elements outside the image are zeros.
@@ -146,7 +146,7 @@ impl Tap {
     }
 }
 
-/// Combines one tap of each axis to a tap of the flat image. `combination` selects one of all combinations.
+/// Combines one tap of each axis to a tap of the flat image. `combination` is the index of the combination.
 fn joint_tap(axes: &[SampledAxis], taps: &[Vec<Tap>], combination: usize) -> Result<Tap> {
     let mut remaining = combination;
     let mut one_of_axis = axes.iter().zip(taps).map(|(axis, taps)| {
@@ -173,7 +173,7 @@ fn joint_tap(axes: &[SampledAxis], taps: &[Vec<Tap>], combination: usize) -> Res
     })
 }
 
-/// One axis of the image.
+/// An axis of the image, with the options that determine which elements a point reads.
 struct SampledAxis {
     len: usize,
     outside: GridSamplePadding,

@@ -39,7 +39,7 @@ use std::fmt;
 /// The maximum length, stride or padding. Sums and products of a few such values do not overflow.
 const MAX_LENGTH: usize = 1 << 31;
 
-/// One value per spatial axis: one value for all axes, or one for each, starting with the first.
+/// The value of an option for each spatial axis: one value for all axes, or a list that starts with the first axis.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Spatial(Vec<usize>);
 

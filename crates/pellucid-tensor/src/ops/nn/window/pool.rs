@@ -38,7 +38,8 @@ pub struct PoolOptions {
     pub padding: Spatial,
     /// The spacing of the elements of a window.
     pub dilation: Spatial,
-    /// Whether a last window that extends beyond the padded input is included, if it starts inside.
+    /// Whether a last window that extends beyond the padded input is included if it starts inside the input or in the
+    /// padding before it.
     pub ceil: bool,
 }
 

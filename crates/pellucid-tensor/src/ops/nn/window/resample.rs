@@ -38,7 +38,7 @@ impl fmt::Display for Resize {
 /// aligned, with elements as unit squares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InterpolationMode {
-    /// The element at ⌊o·scale⌋ (in `f32`, as in PyTorch and OpenCV).
+    /// For output o, the element with the index ⌊o·scale⌋ (in `f32`, as in PyTorch and OpenCV).
     Nearest,
     /// The element with the nearest center.
     NearestExact,
@@ -197,23 +197,24 @@ fn filter_taps(len: usize, to: usize, scale: f64, radius: f64, filter: impl Fn(f
     Ok(matrix)
 }
 
-/// The parameter a of Keys's cubic.
+/// The parameter a of Keys's cubic kernel.
 const A: f64 = -0.75;
 
-/// The parameter a of Keys's cubic in antialiasing filters.
+/// The parameter a of Keys's cubic kernel in antialiasing filters.
 const FILTER_A: f64 = -0.5;
 
-/// Computes Keys's cubic at a distance of at most 1.
+/// Evaluates Keys's cubic kernel at a distance d of at most 1.
 fn keys_near(d: f64, a: f64) -> f64 {
     ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0
 }
 
-/// Computes Keys's cubic at a distance from 1 to 2.
+/// Evaluates Keys's cubic kernel at a distance d from 1 to 2.
 fn keys_far(d: f64, a: f64) -> f64 {
     ((a * d - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a
 }
 
-/// Returns the weights of the elements at −1, 0, 1, 2 for t in [0, 1) (Keys, "Cubic convolution interpolation", 1981).
+/// Returns the weights of the elements at −1, 0, 1 and 2 in the interpolation at t in [0, 1) (Keys, "Cubic convolution
+/// interpolation", 1981).
 fn cubic(t: f64) -> [f64; 4] {
     let (inner, outer) = (|d: f64| keys_near(d, A), |d: f64| keys_far(d, A));
     [outer(t + 1.0), inner(t), inner(1.0 - t), outer(2.0 - t)]

@@ -6,7 +6,7 @@ use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::{Error, Result, Shape};
 
-/// Returns the lengths before the last three axes, and the last three lengths.
+/// Returns the lengths of the leading axes, and the lengths of the last three axes.
 fn image_dims<'a>(op: &'static str, x: &'a Tensor) -> Result<(&'a [usize], [usize; 3])> {
     if x.rank() < 3 {
         return Err(Error::shapes(op, [x.shape()], "the input must be [.., C, H, W]; unsqueeze() adds an axis"));
