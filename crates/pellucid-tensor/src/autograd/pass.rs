@@ -247,8 +247,8 @@ impl<'a> BackwardPass<'a> {
     /// Runs the backward computation of one node and adds the results to the gradients of its producers.
     fn run_node(&mut self, node: &Arc<GraphNode>, gradients: &[Option<Tensor>]) -> Result<()> {
         let mut inputs = NodeInputs::new(node, |edge| self.is_needed(edge));
-        // If no input is needed, the node computes a target from which no other target is reachable. It does not run, and
-        // keeps its saved values, because a later pass may start from the target.
+        // If no input is needed, the node computes a target from which no other target is reachable. It does not run,
+        // and keeps its saved values, because a later pass may start from the target.
         if self.targets.is_some() && !inputs.is_any_needed {
             return Ok(());
         }

@@ -59,9 +59,9 @@ impl Mean {
 ///
 /// The loss of a batch is a mean or a sum over its samples, or one value per sample (`Reduction::None`).
 /// [`Loss::batch_weight`] weights the batches, so the value does not depend on the split into batches, except for
-/// rounding: the loss of a batch is computed in the dtype of the loss. A batch whose loss is a mean has as its weight the
-/// number of samples (the length of axis 0), or the sum of the class weights of labels that are not ignored. Sums are
-/// divided by the number of samples.
+/// rounding: the loss of a batch is computed in the dtype of the loss. A batch whose loss is a mean has as its weight
+/// the number of samples (the length of axis 0), or the sum of the class weights of labels that are not ignored. Sums
+/// are divided by the number of samples.
 ///
 /// ```
 /// use pellucid::Tensor;

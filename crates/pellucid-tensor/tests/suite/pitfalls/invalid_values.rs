@@ -192,6 +192,12 @@ fn lengths_of_sequences() {
     assert_eq!(ctc(&padded, 0, 1).unwrap(), f64::INFINITY);
     // With one step, a label has probability 1/3.
     assert!((ctc(&padded, 1, 1).unwrap() - 3f64.ln()).abs() < 1e-12);
+    let (x, valid) = (Tensor::full([4, 1, 3], (1.0f64 / 3.0).ln(), DType::F64), Tensor::from([2i64]));
+    let loss = |steps: &Tensor, labels: &Tensor| ops::ctc_loss(&x, &padded, steps, labels, Default::default());
+    for wrong in [-1i64, 5, i64::MAX, i64::MIN] {
+        assert_nan_where_not_read("ctc_loss", &Tensor::from([wrong]), &valid, |steps| loss(steps, &valid));
+        assert_nan_where_not_read("ctc_loss", &Tensor::from([wrong]), &valid, |labels| loss(&valid, labels));
+    }
 }
 
 #[test]

@@ -39,10 +39,10 @@ pub struct CtcLossOptions {
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a blank outside 0..C, and, in
-/// eager mode on the CPU, for an input length outside 0..=T (otherwise its loss is NaN) or a label length outside
-/// 0..=S; [`Error::IndexOutOfBounds`] for a label outside 0..C within its sample's length (in lazy and captured steps,
-/// and on a GPU, the loss and its gradient are NaN instead); [`Error::ReadInCapture`] for concatenated labels, which
-/// are split by the values of the lengths.
+/// eager mode on the CPU, for an input length outside 0..=T or a label length outside 0..=S;
+/// [`Error::IndexOutOfBounds`] there for a label outside 0..C within its sample's length. In lazy and captured steps, and
+/// on a GPU, the loss of such a sample and its gradient are NaN instead. [`Error::ReadInCapture`] for concatenated
+/// labels, which are split by the values of the lengths.
 #[tensor_method(autocast = Single)]
 #[track_caller]
 pub fn ctc_loss(
@@ -79,10 +79,10 @@ pub fn ctc_loss(
     if targets.rank() != 1 && !(targets.rank() == 2 && targets.shape()[0] == samples) {
         return Err(Error::shapes(op, [targets.shape()], "labels must be [N, S], or a concatenated vector"));
     }
-    value_range::in_range(op, "input lengths", &input_lengths, 0.0..=steps as f64)?;
+    let (input_lengths, is_input_length) = checked_lengths(op, "input lengths", input_lengths, steps)?;
     let labels = padded_labels(op, &targets, &label_lengths, samples)?;
     let max_labels = labels.shape()[1];
-    value_range::in_range(op, "label lengths", &label_lengths, 0.0..=max_labels as f64)?;
+    let (label_lengths, is_label_length) = checked_lengths(op, "label lengths", label_lengths, max_labels)?;
     // Labels beyond a sample's length may have any value.
     let counts = compare::lt(&create::indices(max_labels)?, &label_lengths)?;
     let checked = in_range(op, &arithmetic::where_(&counts, &labels, options.blank as i64)?, 2, classes)?;
@@ -91,12 +91,7 @@ pub fn ctc_loss(
 
     let path = with_blanks(labels, options.blank)?;
     let mut total = arithmetic::neg(&log_probability(&probs, &path, options.blank, &input_lengths, &label_lengths)?)?;
-    if !check::is_readable(&input_lengths) {
-        // Lengths outside 0..=T make the loss and its gradients NaN, as do invalid labels.
-        let is_length = compare::logical_and(
-            &compare::ge(&input_lengths, 0)?,
-            &compare::le(&input_lengths, log_probs.shape()[0] as i64)?,
-        )?;
+    if let Some(is_length) = value_range::both(is_input_length, is_label_length)? {
         total = value_range::nan_unless(&is_length, &total)?;
     }
     let losses = match options.zero_infinity {
@@ -114,6 +109,17 @@ pub fn ctc_loss(
     let single = single && options.reduction == Reduction::None;
     let loss = options.reduction.apply(&if single { view::squeeze(&losses, 0)? } else { losses })?;
     checked.nan_loss_where_invalid(loss, options.reduction, &[1])
+}
+
+/// Returns lengths in 0..=`max`, or an error. If the values cannot be read, clamps the lengths, and also returns the
+/// mask of those that were in the range. The loss of the other samples and its gradient are then NaN.
+fn checked_lengths(op: &'static str, subject: &str, lengths: Tensor, max: usize) -> Result<(Tensor, Option<Tensor>)> {
+    value_range::in_range(op, subject, &lengths, 0.0..=max as f64)?;
+    if check::is_readable(&lengths) {
+        return Ok((lengths, None));
+    }
+    let is_inside = compare::logical_and(&compare::ge(&lengths, 0)?, &compare::le(&lengths, max as i64)?)?;
+    Ok((arithmetic::clamp(&lengths, 0, max as i64)?, Some(is_inside)))
 }
 
 /// Returns labels `[N, S]` with a blank before, between and after them: `[N, 2S + 1]`.
