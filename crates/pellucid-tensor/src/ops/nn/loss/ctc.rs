@@ -40,8 +40,8 @@ pub struct CtcLossOptions {
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`]; [`Error::InvalidArgument`] for a blank outside 0..C, and, in
 /// eager mode on the CPU, for an input length outside 0..=T or a label length outside 0..=S;
-/// [`Error::IndexOutOfBounds`] there for a label outside 0..C within its sample's length. In lazy and captured steps, and
-/// on a GPU, the loss of such a sample and its gradient are NaN instead. [`Error::ReadInCapture`] for concatenated
+/// [`Error::IndexOutOfBounds`] there for a label outside 0..C within its sample's length. In lazy and captured steps,
+/// and on a GPU, the loss of such a sample and its gradient are NaN instead. [`Error::ReadInCapture`] for concatenated
 /// labels, which are split by the values of the lengths.
 #[tensor_method(autocast = Single)]
 #[track_caller]
