@@ -88,7 +88,7 @@ impl Constraint {
     /// Returns a mask of the values in the set, with one element per value. NaN is in no set.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] if x does not broadcast to a bound or has too few axes.
+    /// [`Error::ShapeMismatch`] if x and a bound do not broadcast; [`Error::AxisOutOfRange`] if x has too few axes.
     #[pellucid_derive::panicking_form]
     pub fn try_contains(&self, x: &Tensor) -> Result<Tensor> {
         let x = &x.detach();

@@ -291,8 +291,8 @@ impl KlDivergence<Binomial> for Binomial {
         }
         if self.total_count() < q.total_count() {
             let reason = format!(
-                "the divergence of {} trials from {} trials has no closed form; use the same number of trials, or \
-                 estimate the divergence from sample()",
+                "the KL divergence of a distribution with {} trials from one with {} trials has no closed form; use \
+                 the same number of trials, or estimate the divergence from sample()",
                 self.total_count(),
                 q.total_count()
             );

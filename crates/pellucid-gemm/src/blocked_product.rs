@@ -285,8 +285,8 @@ impl<T: Element> BlockedProduct<'_, T> {
         }
     }
 
-    /// Runs the loops of the module's documentation, with the strips of A outermost within a block. An operand without
-    /// scratch is read in place.
+    /// Runs the loops that the module documentation describes, with the strips of A outermost within a block. An
+    /// operand without scratch is read in place.
     ///
     /// # Safety
     ///

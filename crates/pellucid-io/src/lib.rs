@@ -163,8 +163,7 @@ fn parse(
     bytes: &[u8],
     check: fn(&Description<'_>) -> std::result::Result<(), String>,
 ) -> std::result::Result<StateDict, String> {
-    let describe = |error: SafeTensorError| {
-        match bytes {
+    let describe = |error: SafeTensorError| match bytes {
         [] => "the file is empty: copy or save it again".to_string(),
         _ => recognize::recognize(bytes).unwrap_or_else(|| match error {
             SafeTensorError::HeaderTooLarge | SafeTensorError::HeaderTooSmall => {
@@ -172,14 +171,14 @@ fn parse(
                  save_file() of the Python package safetensors"
                     .to_string()
             }
-            SafeTensorError::InvalidHeaderLength => {
-                "a truncated safetensors file: copy it again".to_string()
+            SafeTensorError::InvalidHeaderLength => "a truncated safetensors file: copy it again".to_string(),
+            SafeTensorError::MetadataIncompleteBuffer => {
+                "a damaged safetensors file: the length of the file differs from the length in its header, usually \
+                 because the file is truncated; copy it again"
+                    .to_string()
             }
-            SafeTensorError::MetadataIncompleteBuffer => "a damaged safetensors file: its length differs from the length in its header, most often because it is truncated: copy it again"
-                .to_string(),
             error => format!("a damaged safetensors file: {error}"),
         }),
-    }
     };
     let (_, header) = SafeTensors::read_metadata(bytes).map_err(describe)?;
     check(&header.metadata().iter().flatten().map(|(name, text)| (name.as_str(), text.as_str())).collect())?;

@@ -138,7 +138,7 @@ impl FlagLoad {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a flag that is not one value, and for a described parameter that cannot be loaded
-    /// without the first one.
+    /// without the first described parameter of its flag.
     pub(crate) fn prepare(op: &'static str, flags: &[NamedFlag], state: &FlagTensors) -> Result<FlagLoad> {
         let mut load = FlagLoad { state: state.clone(), changes: Vec::new() };
         for flag in flags {

@@ -39,7 +39,7 @@ impl PreparedProgram {
         self.cached_schedule(RowLayout::Transposed, granularity)
     }
 
-    /// Returns the schedule for one layout of the rows, which is built on first use.
+    /// Returns the schedule for a layout of the rows. The schedule is built on first use.
     ///
     /// `granularity(k)` is the granularity of input `k`. Inputs with an index of at least 64 are scheduled as
     /// per-element inputs.

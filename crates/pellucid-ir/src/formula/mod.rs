@@ -200,7 +200,8 @@ impl Formula {
             let roots = Builder::with(|b| outputs.iter().map(|&e| b.id(e)).collect::<Result<Vec<NodeId>, String>>());
             roots.unwrap_or_else(|reason| panic!("formula `{name}`: {reason}"))
         });
-        assert!(roots.len() <= MAX_OPERANDS, "formula `{name}`: a formula must have at most {MAX_OPERANDS} outputs");
+        let count = roots.len();
+        assert!(count <= MAX_OPERANDS, "formula `{name}`: at most {MAX_OPERANDS} outputs are possible, got {count}");
         let (graph, roots) = builder.graph.extract(&roots, &|_| None);
         let is_row = inputs.iter().any(|i| i.per_row) || graph.iter().any(|(_, node)| node.is_row());
         let output = |&node| {

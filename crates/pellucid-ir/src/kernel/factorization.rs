@@ -58,8 +58,8 @@ pub enum Factorization {
     LdlSolve,
     /// A = Q·R by Householder reflections; A is `[m, n]`, k = min(m, n).
     ///
-    /// Outputs, as in LAPACK's `geqrf`: R on and above the diagonal and, below it, the vectors vᵢ (whose diagonal
-    /// element is 1); and the factors τ `[k]`: Q is the product of all I − τᵢ·vᵢ·vᵢᵀ.
+    /// Outputs, as in LAPACK's `geqrf`: R on and above the diagonal and, below it, the vectors vᵢ (element i of vᵢ is 1
+    /// and is not stored); and the factors τ `[k]`: Q is the product of all I − τᵢ·vᵢ·vᵢᵀ.
     Qr,
     /// The first columns of Q, `[m, columns]`, from the outputs of [`Factorization::Qr`].
     HouseholderBasis {

@@ -21,7 +21,7 @@ pub trait KernelOperand {
         self.layout().shape()
     }
 
-    /// Returns shape and dtype.
+    /// Returns the shape and the dtype.
     fn meta(&self) -> Meta {
         Meta { shape: self.shape().clone(), dtype: self.dtype() }
     }

@@ -159,7 +159,7 @@ pub trait Real:
     /// Returns true for an operand that [`lgamma_fast`](Real::lgamma_fast) and [`digamma_fast`](Real::digamma_fast) do
     /// not support.
     fn is_rare_gamma(self) -> bool;
-    /// Returns ln |Γ(x)| unless the operand is rare. In `f32` it has no branches.
+    /// Returns ln |Γ(x)|, or any value for a rare operand. The function of `f32` has no branches.
     fn lgamma_fast(self) -> Self;
     /// Returns ψ(x) unless the operand is rare. In `f32` it has no branches.
     fn digamma_fast(self) -> Self;

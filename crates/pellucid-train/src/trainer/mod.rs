@@ -80,7 +80,7 @@ use std::sync::Arc;
 /// use pellucid::train::Trainer;
 /// # let folder = std::env::temp_dir().join(format!("pellucid-doc-trainer-{}", std::process::id()));
 ///
-/// // Points are labelled by the side of a line on which they are.
+/// // The label of a point is the side of a line on which it is.
 /// manual_seed(0);
 /// let x = Tensor::randn([400, 2], DType::F32);
 /// let y = x.sum(1).gt(0.0).to_dtype(DType::I64);

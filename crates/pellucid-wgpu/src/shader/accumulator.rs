@@ -55,7 +55,7 @@ pub(crate) struct Accumulator {
     name: String,
 }
 
-/// Replaces the selected value.
+/// The statements that replace the selected value.
 const REPLACE_BEST: &str = "
     if ($replaces) {
         $best = $value;

@@ -16,7 +16,7 @@ use std::sync::{LazyLock, Mutex};
 /// llvmpipe is higher, which leaves a margin for short loops that the estimates omit.
 pub(crate) const MAX_ITERATIONS: usize = 60_000;
 
-/// The assumed iterations of a loop that ends at a condition, such as the sum of a series.
+/// The assumed number of iterations of a loop without a constant bound, such as the sum of a series.
 const SERIES_TERMS: usize = 256;
 
 /// Returns the number of items that one invocation can process in a loop, if the loops of an item have `per_item`

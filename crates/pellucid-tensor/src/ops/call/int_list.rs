@@ -55,8 +55,7 @@ impl IntList {
         let IntList(dims) = self;
         let open = dims.iter().filter(|&&d| d == -1).count();
         if open > 1 || dims.iter().any(|&d| d < -1) {
-            let reason =
-                format!("lengths must be ≥ 0, except for at most one -1, got {dims:?}; specify the other lengths");
+            let reason = format!("each length must be ≥ 0, and at most one may be -1, got {dims:?}");
             return Err(Error::invalid(op, reason));
         }
         let others_size = dims.iter().filter(|&&d| d >= 0).fold(1usize, |n, &d| n.saturating_mul(d as usize));

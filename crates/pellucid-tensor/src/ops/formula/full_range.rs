@@ -423,8 +423,8 @@ fn power_norm(p: f64) -> &'static Formula {
     }
 }
 
-/// Returns the norm of a row, computed from the elements divided by `unit`. `unit` is the magnitude of the largest
-/// term, so that no scaled term is above 1.
+/// Returns the norm of a row, computed from the elements divided by `unit`. `unit` is the largest |x| for p > 0 and the
+/// smallest for p < 0, so that no scaled power is above 1.
 fn scaled_power_norm(unit: Expr, x: Expr, p: Expr, q: Expr) -> Expr {
     let unit = (unit.is_finite() & unit.gt(0.0)).select(unit, 1.0);
     (x.abs() / unit).pow(p).row_sum().pow(q) * unit

@@ -1,4 +1,4 @@
-//! Polynomials with given coefficients, and piecewise linear functions: evaluation and least squares fits.
+//! Evaluation and least squares fits of polynomials, and piecewise linear interpolation.
 
 use crate::autograd::{apply_one, interface::*};
 use crate::ops::call::check;
