@@ -340,7 +340,7 @@ const PAUSES: usize = 4;
 /// that joins the list at the same time: the release reads the mask of the list without a fence.
 const LONGEST_SLEEP: Duration = Duration::from_micros(200);
 
-/// Blocks a thread until another thread wakes it, or [`LONGEST_SLEEP`] has passed.
+/// Blocks a thread until another thread wakes it, or the longest sleep has passed.
 #[derive(Debug, Default)]
 pub struct Parker {
     state: Mutex<ParkerState>,
