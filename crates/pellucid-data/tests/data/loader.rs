@@ -307,12 +307,15 @@ fn workers_end_between_two_samples() {
         Ok(n)
     };
     let options = LoaderOptions { batch_size: 5000, workers: 2, ..Default::default() };
-    let data = from_fn(20_000, Ok).map(sample.clone());
-    let records = from_records(|_epoch| Ok((0..20_000usize).map(Ok))).map(sample);
-    let epochs: [Box<dyn Iterator<Item = Result<Tensor>>>; 2] =
-        [Box::new(DataLoader::new(data, options).epoch()), Box::new(StreamLoader::new(records, options).epoch())];
-    for mut epoch in epochs {
+    let data = || from_fn(20_000, Ok).map(sample.clone());
+    let records = || from_records(|_epoch| Ok((0..20_000usize).map(Ok))).map(sample.clone());
+    // An epoch begins in its turn: its workers could otherwise compute all samples before the count begins.
+    for is_stream in [false, true] {
         slow.store(0, Ordering::SeqCst);
+        let mut epoch: Box<dyn Iterator<Item = Result<Tensor>>> = match is_stream {
+            false => Box::new(DataLoader::new(data(), options).epoch()),
+            true => Box::new(StreamLoader::new(records(), options).epoch()),
+        };
         epoch.next().unwrap().unwrap();
         while slow.load(Ordering::SeqCst) == 0 {
             std::thread::yield_now();
