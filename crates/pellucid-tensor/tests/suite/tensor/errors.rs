@@ -214,7 +214,7 @@ fn messages_name_the_probable_mistake() {
             &["stride", "the default is the size of the window"],
         ),
         (ops::where_(&x, &mask, &x), &["the condition must be a bool tensor", "where_(condition, x, y)"]),
-        (ops::where_(&x, 0.0, &mask), &["it is the first argument"]),
+        (ops::where_(&x, 0.0, &mask), &["call ops::where_(condition, x, y)"]),
         (ops::where_(&x, &x, 0.0), &["where_: dtypes f32", "compare with ne(0)"]),
         (reflect, &["too short for reflect padding"]),
     ];
