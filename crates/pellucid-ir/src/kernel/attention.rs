@@ -42,6 +42,10 @@ pub struct Attention {
     pub masked: bool,
     /// The factor of the products of queries and keys.
     pub scale: f64,
+    /// Whether the factors of the products are rounded to `bf16`, including P and X; only for `f32`. Q, K, V and Ω then
+    /// contain values of `bf16`, and a weight below 2⁻⁶³ may be replaced by 0. If rounding does not make a backend
+    /// faster, the backend may multiply unrounded factors.
+    pub bf16_factors: bool,
     /// The part that is computed.
     pub part: AttentionPart,
 }
@@ -68,7 +72,7 @@ pub struct AttentionSizes {
 impl Hash for Attention {
     fn hash<H: Hasher>(&self, state: &mut H) {
         // Scales are compared bitwise. The addition of 0 replaces −0 by 0.
-        (self.causal, self.masked, (self.scale + 0.0).to_bits(), self.part).hash(state);
+        (self.causal, self.masked, (self.scale + 0.0).to_bits(), self.bf16_factors, self.part).hash(state);
     }
 }
 
@@ -163,7 +167,7 @@ impl Attention {
         }
         let dtype = inputs[0].dtype;
         let (arrays, mask) = inputs.split_at(inputs.len() - usize::from(self.masked));
-        let typed = matches!(dtype, DType::F32 | DType::F64)
+        let typed = (dtype == DType::F32 || dtype == DType::F64 && !self.bf16_factors)
             && arrays.iter().all(|m| m.dtype == dtype)
             && mask.iter().all(|m| m.dtype == dtype || m.dtype == DType::Bool);
         if !typed {

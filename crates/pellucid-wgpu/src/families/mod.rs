@@ -176,7 +176,8 @@ mod tests {
 
     #[test]
     fn shapes_without_sizes_are_errors() {
-        let attention = Attention { causal: false, masked: false, scale: 1.0, part: AttentionPart::Result };
+        let attention =
+            Attention { causal: false, masked: false, scale: 1.0, bf16_factors: false, part: AttentionPart::Result };
         let (three_heads, two_heads): (&[usize], &[usize]) = (&[1, 3, 4, 8], &[1, 2, 4, 8]);
         let inputs = [three_heads, two_heads, two_heads];
         let error = describe_error(&Kernel::Attention(attention), &inputs, &[three_heads, &[1, 3, 4]]);
@@ -262,7 +263,8 @@ mod tests {
 
     #[test]
     fn the_answer_without_operands_depends_on_the_kernel_alone() {
-        let attention = Attention { causal: false, masked: false, scale: 1.0, part: AttentionPart::Result };
+        let attention =
+            Attention { causal: false, masked: false, scale: 1.0, bf16_factors: false, part: AttentionPart::Result };
         let scan = Scan { op: ScanOp::Sum, axis: 3, reverse: false };
         for kernel in [Kernel::Attention(attention), Kernel::Scan(scan)] {
             assert_eq!(LIMITS.support(&kernel, &[], &[]), Support::Native);

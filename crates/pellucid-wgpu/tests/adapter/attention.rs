@@ -20,7 +20,7 @@ fn check_attention(rng: &mut Rng, sizes: HeadSizes, dtype: DType, causal: bool, 
             _ => Scalar::Float((rng.below(2001) as f64 - 1000.0) / 1000.0),
         })
     };
-    let part = |part| Attention { causal, masked: mask.is_some(), scale, part };
+    let part = |part| Attention { causal, masked: mask.is_some(), scale, bf16_factors: false, part };
     let inputs = [array(&[n, h, l, e], dtype), array(&[n, g, s, e], dtype), array(&[n, g, s, d], dtype)];
     let mask = mask.map(|dtype| array(&[n, h, l, s], dtype));
     let plain = |shape: &[usize]| PairedArray::new(gpu, shape, dtype, TestLayout::Plain, || 7.into());
@@ -89,8 +89,15 @@ fn attention_without_keys_or_queries_matches_the_cpu() {
 #[test]
 fn misfitting_operands_of_attention_are_rejected() {
     let Some(gpu) = device() else { return };
-    let kernel =
-        |masked| Kernel::Attention(Attention { causal: false, masked, scale: 1.0, part: AttentionPart::Result });
+    let kernel = |masked| {
+        Kernel::Attention(Attention {
+            causal: false,
+            masked,
+            scale: 1.0,
+            bf16_factors: false,
+            part: AttentionPart::Result,
+        })
+    };
     let array = |shape: &[usize], dtype, layout| PairedArray::new(gpu, shape, dtype, layout, || 1.into());
     let plain = |shape: &[usize]| array(shape, DType::F32, TestLayout::Plain);
     let (q, k, v) = (plain(&[1, 2, 3, 4]), plain(&[1, 2, 5, 4]), plain(&[1, 2, 5, 6]));
@@ -114,7 +121,8 @@ fn attention_over_many_keys_is_complete_or_not_native() {
         |shape: &[usize], value: i64| PairedArray::new(gpu, shape, DType::F32, TestLayout::Plain, || value.into());
     let (q, k) = (array(&[1, 1, 1, 4], 0), array(&[1, 1, keys, 4], 1));
     let outputs = [array(&[1, 1, 1, 4], 7), array(&[1, 1, 1], 7)];
-    let kernel = Attention { causal: false, masked: false, scale: 1.0, part: AttentionPart::Result };
+    let kernel =
+        Attention { causal: false, masked: false, scale: 1.0, bf16_factors: false, part: AttentionPart::Result };
     let (kernel, inputs, outputs) = (Kernel::Attention(kernel), [&q, &k, &k], [&outputs[0], &outputs[1]]);
     if !is_native(gpu, &kernel, &inputs, &outputs) {
         let [views, results] =

@@ -46,7 +46,8 @@ fn errors_of_products_are_small() {
     let Some(gpu) = device() else { return };
     let window = Window { size: [1, 3, 3], stride: [1; 3], dilation: [1; 3], before: [0, 1, 1] };
     let conv = |part| Kernel::Conv(Conv { window, groups: 1, part });
-    let attention = |part| Kernel::Attention(Attention { causal: false, masked: false, scale: 0.25, part });
+    let attention =
+        |part| Kernel::Attention(Attention { causal: false, masked: false, scale: 0.25, bf16_factors: false, part });
     let lstm = Recurrent {
         op: "lstm",
         cell: RnnMode::Lstm,

@@ -1,11 +1,13 @@
 //! The loops over heads, blocks of queries and blocks of keys.
 
+use super::factors::{FactorPacking, RightFactor};
 use super::matrices::{HeadMatrix, MatrixStack};
 use super::rows::{
     AttentionMask, BLOCK_ROWS, HeadMask, ScaledRows, ScoreBlock, ScoreRows, SoftmaxGradientRows, SoftmaxRows,
     padded_row_len,
 };
-use pellucid_gemm::{Gemm, GemmOperands, PackSource, PackedPanels, Strided, Threads};
+use super::scratch::{ScratchCursor, round_to_cache_lines};
+use pellucid_gemm::Strided;
 use pellucid_ir::Result;
 use pellucid_ir::kernel::{Attention, AttentionSizes};
 use pellucid_runtime::CpuBuffer;
@@ -69,14 +71,6 @@ pub(super) struct AttentionGradientArrays<T> {
     pub(super) dv: MatrixStack<T>,
 }
 
-/// Keys and values of a head as matrix operands.
-enum KeysAndValues<T> {
-    /// Panels that are packed once for all queries.
-    Packed { keys: PackedPanels<T>, values: PackedPanels<T> },
-    /// Matrices that are read in place.
-    Strided { keys: Strided<T>, values: Strided<T> },
-}
-
 /// The threads that share the blocks of one head.
 #[derive(Clone, Copy)]
 enum BlockThreads {
@@ -104,23 +98,6 @@ impl BlockThreads {
     }
 }
 
-/// Splits scratch memory into slices of full cache lines. The field is the start of the unused part.
-struct ScratchCursor<T>(SharedPtr<T>);
-
-impl<T: Copy> ScratchCursor<T> {
-    /// Returns the start of the next `count` elements.
-    fn take(&mut self, count: usize) -> SharedPtr<T> {
-        let start = self.0;
-        self.0 = SharedPtr(start.offset(round_to_cache_lines::<T>(count) as isize));
-        start
-    }
-}
-
-/// Rounds a number of elements up to full cache lines.
-fn round_to_cache_lines<T>(count: usize) -> usize {
-    count.next_multiple_of(64 / size_of::<T>())
-}
-
 impl<T: Float> AttentionProblem<'_, T> {
     /// Computes the output, and λ = ln Σ exp(score) of every query.
     ///
@@ -131,62 +108,62 @@ impl<T: Float> AttentionProblem<'_, T> {
     /// The [array contract](AttentionProblem#the-array-contract) holds; `o` and `log_sums` are outputs.
     pub(super) unsafe fn compute_output(&self, o: MatrixStack<T>, log_sums: MatrixStack<T>) -> Result<()> {
         let AttentionSizes { heads, kv_heads, queries, keys, qk_width, v_width, .. } = self.sizes;
-        let sizes = [(keys, qk_width), (v_width, keys)].map(|size| PackedPanels::<T>::packed_len(self.isa, size));
+        let (sizes, packing) = ([(keys, qk_width), (v_width, keys)], self.packing(queries));
         let is_packed = queries > MAX_UNPACKED_QUERIES;
         // The number of query heads per head of keys, and the number of blocks of queries per head.
         let (query_heads, blocks) = (heads / kv_heads.max(1), queries.div_ceil(BLOCK_ROWS));
         let scores_len = round_to_cache_lines::<T>(queries.min(BLOCK_ROWS) * padded_row_len(keys));
-        let panels_len = if is_packed { sizes.iter().map(|&size| round_to_cache_lines::<T>(size)).sum() } else { 0 };
-        let scratch_len = |threads: BlockThreads| panels_len + threads.worker_count(query_heads * blocks) * scores_len;
+        let block_len = scores_len + if is_packed { packing.left_len::<T>(keys.max(qk_width)) } else { 0 };
+        let panels_len = if is_packed { sizes.iter().map(|&size| packing.right_len::<T>(size)).sum() } else { 0 };
+        let scratch_len = |threads: BlockThreads| panels_len + threads.worker_count(query_heads * blocks) * block_len;
         self.for_each_head(scratch_len, |sequence, group, threads, mut scratch| {
             let (k, v) = (self.k.matrix(sequence, group), self.v.matrix(sequence, group));
-            let keys_and_values = match is_packed {
-                true => {
-                    let [to_keys, to_values] = sizes.map(|size| scratch.take(size));
-                    // SAFETY: by the array contract, keys and values are valid for reads (*shape*), the processor
-                    // supports the instruction set (*isa*), and the scratch of a head includes the panels.
-                    let [keys, values] = unsafe {
-                        [
-                            PackedPanels::pack(self.isa, k.row_lanes(0), (keys, qk_width), to_keys),
-                            PackedPanels::pack(self.isa, v.column_lanes(0), (v_width, keys), to_values),
-                        ]
-                    };
-                    KeysAndValues::Packed { keys, values }
-                }
-                false => KeysAndValues::Strided { keys: k.row_lanes(0), values: v.column_lanes(0) },
+            let factors = [k.row_lanes(0), v.column_lanes(0)];
+            let factors = match is_packed {
+                // SAFETY: by the array contract, keys and values are valid for reads (*shape*), the processor supports
+                // the instruction set (*isa*), and the scratch of a head includes the panels.
+                true => [0, 1].map(|i| unsafe { packing.pack(factors[i], sizes[i], &mut scratch) }),
+                false => factors.map(RightFactor::InPlace),
             };
             threads.for_each(query_heads * blocks, |worker, i| {
                 let (head, first) = (group * query_heads + i / blocks, i % blocks * BLOCK_ROWS);
-                let block_scratch = SharedPtr(scratch.0.offset((worker * scores_len) as isize));
+                let [scores, pairs] =
+                    [0, scores_len].map(|at| SharedPtr(scratch.0.offset((worker * block_len + at) as isize)));
                 let (o, log_sums) = (o.matrix(sequence, head), log_sums.matrix(sequence, head));
                 // SAFETY: the array contract, which is this function's contract. No other block has these rows of the
-                // outputs, and the worker has scratch for the scores of one block.
+                // outputs, and the worker has scratch for the scores of one block and its left factors.
                 unsafe {
                     let rows = first..queries.min(first + BLOCK_ROWS);
-                    self.compute_output_block((sequence, head), rows, &keys_and_values, block_scratch, o, log_sums)
+                    self.compute_output_block((sequence, head), rows, &factors, [scores, pairs], o, log_sums)
                 }
             });
         })
+    }
+
+    /// Returns how the right factors of products with blocks of `rows` rows are packed.
+    fn packing(&self, rows: usize) -> FactorPacking {
+        let is_paired = self.kernel.bf16_factors && self.isa.has_bf16_products();
+        FactorPacking { isa: self.isa, rows: rows.min(BLOCK_ROWS), is_paired }
     }
 
     /// Computes the output and λ of a block of queries of one sequence and head.
     ///
     /// # Safety
     /// The [array contract](AttentionProblem#the-array-contract) holds for the rows `rows` of the outputs `o` and
-    /// `log_sums`; `keys_and_values` belong to the head, and `scratch` is valid for the scores of the block, which no
-    /// other thread accesses.
+    /// `log_sums`. The right factors are the keys and the values of the head. The two slices of scratch memory, which no
+    /// other thread accesses, are valid for the scores of the block, and for [`FactorPacking::left_len`] elements.
     unsafe fn compute_output_block(
         &self,
         (sequence, head): (usize, usize),
         rows: Range<usize>,
-        keys_and_values: &KeysAndValues<T>,
-        scratch: SharedPtr<T>,
+        [keys_factor, values_factor]: &[RightFactor<T>; 2],
+        [scores_scratch, pairs]: [SharedPtr<T>; 2],
         o: HeadMatrix<T>,
         log_sums: HeadMatrix<T>,
     ) {
         let AttentionSizes { qk_width, v_width, .. } = self.sizes;
         let (count, keys, q) = (rows.len(), self.visible_keys(rows.end), self.q.matrix(sequence, head));
-        let scores = ScoreRows { data: scratch, row_stride: padded_row_len(keys) };
+        let scores = ScoreRows { data: scores_scratch, row_stride: padded_row_len(keys) };
         let (q, weights, to) = (q.row_lanes(rows.start), scores.query_lanes(), (o.element_ptr(rows.start, 0), o.row));
         let mut inverse_sums = [<T as Real>::ZERO; BLOCK_ROWS];
         // SAFETY: the products have the sizes of the head (*shape*), and the destination is the scratch of the block or
@@ -195,14 +172,8 @@ impl<T: Float> AttentionProblem<'_, T> {
         // have the queries (*shape*); `o` is contiguous (*contiguous*); `inverse_sums` has an element per query. The
         // processor supports the instruction set (*isa*).
         unsafe {
-            match keys_and_values {
-                KeysAndValues::Packed { keys: k, .. } => {
-                    self.multiply_packed(&q, k, (count, keys, qk_width), scores.as_destination(), false)
-                }
-                KeysAndValues::Strided { keys: k, .. } => {
-                    self.multiply_strided(q, *k, (count, keys, qk_width), scores.as_destination())
-                }
-            }
+            let size = (count, keys, qk_width);
+            keys_factor.multiply(self.isa, q, size, scores.as_destination(), false, pairs);
             self.prefetch_next_head(sequence, head, &rows, &[]);
             let block = self.score_block(scores, rows.clone(), keys, self.head_mask(sequence, head));
             vector_work::<T, _>(self.isa)(&SoftmaxRows {
@@ -210,14 +181,7 @@ impl<T: Float> AttentionProblem<'_, T> {
                 inverse_sums: inverse_sums.as_mut_ptr(),
                 log_sums,
             });
-            match keys_and_values {
-                KeysAndValues::Packed { values, .. } => {
-                    self.multiply_packed(&weights, values, (count, v_width, keys), to, false)
-                }
-                KeysAndValues::Strided { values, .. } => {
-                    self.multiply_strided(weights, *values, (count, v_width, keys), to)
-                }
-            }
+            values_factor.multiply(self.isa, weights, (count, v_width, keys), to, false, pairs);
             vector_work::<T, _>(self.isa)(&ScaledRows { to: o, rows, width: v_width, factors: inverse_sums.as_ptr() });
         }
     }
@@ -234,21 +198,24 @@ impl<T: Float> AttentionProblem<'_, T> {
         // The size of a chunk of queries is chosen so that the scores of these queries stay in the cache.
         let chunk_queries = (KEPT_SCORES / padded_row_len(keys) / BLOCK_ROWS * BLOCK_ROWS)
             .clamp(BLOCK_ROWS, queries.next_multiple_of(BLOCK_ROWS).max(BLOCK_ROWS));
-        let panels =
-            [(keys, qk_width), (keys, v_width), (qk_width, keys), (qk_width, chunk_queries), (v_width, chunk_queries)]
-                .map(|size| PackedPanels::<T>::packed_len(self.isa, size));
-        let scratch_len: usize =
-            panels.into_iter().chain([chunk_queries * padded_row_len(keys); 2]).map(round_to_cache_lines::<T>).sum();
+        // The right factors of the products with blocks of queries, and of those with blocks of keys.
+        let ((by_queries, by_keys), columns) = ((self.packing(queries), self.packing(keys)), (qk_width, keys));
+        let lens = [(keys, qk_width), (keys, v_width), columns].map(|size| by_queries.right_len::<T>(size));
+        let chunk_lens = [qk_width, v_width].map(|width| by_keys.right_len::<T>((width, chunk_queries)));
+        let kept_len = round_to_cache_lines::<T>(chunk_queries * padded_row_len(keys));
+        let pairs_len = [(by_queries, keys.max(qk_width).max(v_width)), (by_keys, chunk_queries)]
+            .map(|(packing, depth)| packing.left_len::<T>(depth))
+            .into_iter()
+            .max()
+            .unwrap_or(0);
+        let shared_len: usize = lens.into_iter().chain(chunk_lens).chain([kept_len; 2]).sum();
+        let blocks = chunk_queries.max(keys).div_ceil(BLOCK_ROWS);
         let query_heads = heads / kv_heads.max(1);
         self.for_each_head(
-            |_| scratch_len,
+            |threads| shared_len + threads.worker_count(blocks) * pairs_len,
             |sequence, group, threads, mut scratch| {
-                let [keys_scratch, values_scratch, key_columns_scratch, q_scratch, g_scratch] =
-                    panels.map(|size| scratch.take(size));
-                let kept = [(); 2].map(|()| ScoreRows {
-                    data: scratch.take(chunk_queries * padded_row_len(keys)),
-                    row_stride: padded_row_len(keys),
-                });
+                let kept =
+                    [(); 2].map(|()| ScoreRows { data: scratch.take(kept_len), row_stride: padded_row_len(keys) });
                 let [scores, gradients] = kept;
                 let (k, v) = (self.k.matrix(sequence, group), self.v.matrix(sequence, group));
                 let (dk, dv) = (arrays.dk.matrix(sequence, group), arrays.dv.matrix(sequence, group));
@@ -258,22 +225,32 @@ impl<T: Float> AttentionProblem<'_, T> {
                 // no other thread accesses (*exclusive*) and whose rows are contiguous (*contiguous*).
                 unsafe {
                     let packed = [
-                        PackedPanels::pack(self.isa, k.row_lanes(0), (keys, qk_width), keys_scratch),
-                        PackedPanels::pack(self.isa, v.row_lanes(0), (keys, v_width), values_scratch),
-                        PackedPanels::pack(self.isa, k.column_lanes(0), (qk_width, keys), key_columns_scratch),
+                        by_queries.pack(k.row_lanes(0), (keys, qk_width), &mut scratch),
+                        by_queries.pack(v.row_lanes(0), (keys, v_width), &mut scratch),
+                        by_queries.pack(k.column_lanes(0), columns, &mut scratch),
                     ];
+                    let chunk_scratch = scratch.0;
+                    let worker_scratch = SharedPtr(chunk_scratch.offset(chunk_lens.iter().sum::<usize>() as isize));
+                    let pairs_of = |worker: usize| SharedPtr(worker_scratch.offset((worker * pairs_len) as isize));
                     let mut written = 0;
                     for head in group * query_heads..(group + 1) * query_heads {
                         let (q, g) = (self.q.matrix(sequence, head), arrays.g.matrix(sequence, head));
                         for first in (0..queries).step_by(chunk_queries) {
                             let chunk = first..queries.min(first + chunk_queries);
-                            self.compute_score_gradients((sequence, head), &chunk, &packed, kept, arrays, threads);
-                            let q =
-                                PackedPanels::pack(self.isa, q.column_lanes(first), (qk_width, chunk.len()), q_scratch);
-                            let g =
-                                PackedPanels::pack(self.isa, g.column_lanes(first), (v_width, chunk.len()), g_scratch);
+                            self.compute_score_gradients(
+                                (sequence, head),
+                                &chunk,
+                                &packed,
+                                kept,
+                                arrays,
+                                (threads, &pairs_of),
+                            );
+                            let mut scratch = ScratchCursor(chunk_scratch);
+                            let [q, g] = [(q, qk_width), (g, v_width)].map(|(matrix, width)| {
+                                by_keys.pack(matrix.column_lanes(first), (width, chunk.len()), &mut scratch)
+                            });
                             let end = self.visible_keys(chunk.end);
-                            threads.for_each(end.div_ceil(BLOCK_ROWS), |_, i| {
+                            threads.for_each(end.div_ceil(BLOCK_ROWS), |worker, i| {
                                 let key_block = i * BLOCK_ROWS..end.min((i + 1) * BLOCK_ROWS);
                                 // In causal attention, query i attends only to the keys 0..=i.
                                 let skip = if self.kernel.causal { key_block.start.saturating_sub(first) } else { 0 };
@@ -286,7 +263,7 @@ impl<T: Float> AttentionProblem<'_, T> {
                                         (key_block.len(), width, chunk.len() - skip),
                                         (to.element_ptr(key_block.start, 0), to.row),
                                     );
-                                    self.multiply_packed(&a, &factor.skip(skip), size, to, add);
+                                    factor.skip(skip).multiply(self.isa, a, size, to, add, pairs_of(worker));
                                 }
                             });
                             written = written.max(end);
@@ -309,21 +286,23 @@ impl<T: Float> AttentionProblem<'_, T> {
     ///
     /// # Safety
     /// The [array contract](AttentionProblem#the-array-contract) holds; `key_rows`, `value_rows` and `key_columns` are
-    /// the packed operands of the head, and `kept` is valid for the scores and gradients of all queries of the chunk,
-    /// which no other thread accesses.
+    /// the right factors of the head, and `kept` is valid for the scores and gradients of all queries of the chunk. For
+    /// each worker, `pairs_of` returns scratch memory of [`FactorPacking::left_len`] elements. No other thread accesses
+    /// this memory.
     unsafe fn compute_score_gradients(
         &self,
         (sequence, head): (usize, usize),
         chunk: &Range<usize>,
-        [key_rows, value_rows, key_columns]: &[PackedPanels<T>; 3],
+        [key_rows, value_rows, key_columns]: &[RightFactor<T>; 3],
         kept: [ScoreRows<T>; 2],
         arrays: &AttentionGradientArrays<T>,
-        threads: BlockThreads,
+        (threads, pairs_of): (BlockThreads, &(impl Fn(usize) -> SharedPtr<T> + Sync)),
     ) {
         let AttentionSizes { qk_width, v_width, .. } = self.sizes;
         let (q, dq) = (self.q.matrix(sequence, head), arrays.dq.matrix(sequence, head));
         let [g, o, log_sums] = [arrays.g, arrays.o, arrays.log_sums].map(|stack| stack.matrix(sequence, head));
-        threads.for_each(chunk.len().div_ceil(BLOCK_ROWS), |_, i| {
+        threads.for_each(chunk.len().div_ceil(BLOCK_ROWS), |worker, i| {
+            let pairs = pairs_of(worker);
             let rows = chunk.start + i * BLOCK_ROWS..chunk.end.min(chunk.start + (i + 1) * BLOCK_ROWS);
             let (count, keys) = (rows.len(), self.visible_keys(rows.end));
             let [scores, gradients] =
@@ -333,20 +312,10 @@ impl<T: Float> AttentionProblem<'_, T> {
             // `padded_row_len(keys)` elements, and mask, `log_sums`, `g` and `o` have the queries (*shape*). The
             // processor supports the instruction set (*isa*).
             unsafe {
-                self.multiply_packed(
-                    &q.row_lanes(rows.start),
-                    key_rows,
-                    (count, keys, qk_width),
-                    scores.as_destination(),
-                    false,
-                );
-                self.multiply_packed(
-                    &g.row_lanes(rows.start),
-                    value_rows,
-                    (count, keys, v_width),
-                    gradients.as_destination(),
-                    false,
-                );
+                let (to, size) = (scores.as_destination(), (count, keys, qk_width));
+                key_rows.multiply(self.isa, q.row_lanes(rows.start), size, to, false, pairs);
+                let (to, size) = (gradients.as_destination(), (count, keys, v_width));
+                value_rows.multiply(self.isa, g.row_lanes(rows.start), size, to, false, pairs);
                 self.prefetch_next_head(sequence, head, &rows, &[(arrays.g, v_width), (arrays.o, v_width)]);
                 let block = self.score_block(scores, rows.clone(), keys, self.head_mask(sequence, head));
                 vector_work::<T, _>(self.isa)(&SoftmaxGradientRows {
@@ -358,47 +327,10 @@ impl<T: Float> AttentionProblem<'_, T> {
                     v_width,
                 });
                 let to = (dq.element_ptr(rows.start, 0), dq.row);
-                self.multiply_packed(&gradients.query_lanes(), key_columns, (count, qk_width, keys), to, false);
+                let weights = gradients.query_lanes();
+                key_columns.multiply(self.isa, weights, (count, qk_width, keys), to, false, pairs);
             }
         });
-    }
-
-    /// Computes C = A·B, or C = C + A·B if `add`, for A[m × k] and B[k × n], on this thread. Rows of C are contiguous
-    /// and `row_stride` elements apart.
-    ///
-    /// # Safety
-    /// A is valid for reading m × k elements and B for reading k × n elements. C is valid for writing m × n elements,
-    /// it overlaps neither A nor B, and no other thread accesses C. The processor supports `self.isa`.
-    unsafe fn multiply_packed(
-        &self,
-        a: &Strided<T>,
-        b: &PackedPanels<T>,
-        (m, n, k): (usize, usize, usize),
-        (to, row_stride): (*mut T, isize),
-        add: bool,
-    ) {
-        let b: &dyn PackSource<T> = b;
-        // SAFETY: the contract of `multiply` is this function's contract.
-        unsafe { pellucid_gemm::multiply(self.isa, a, b, (0..m, 0..n, k), to, row_stride, add) }
-    }
-
-    /// Computes C = A·B like [`multiply_packed`](Self::multiply_packed), for an operand B that is not packed.
-    ///
-    /// # Safety
-    /// The contract of [`multiply_packed`](Self::multiply_packed) holds.
-    unsafe fn multiply_strided(
-        &self,
-        a: Strided<T>,
-        b: Strided<T>,
-        (m, n, k): (usize, usize, usize),
-        (to, row_stride): (*mut T, isize),
-    ) {
-        let (a_strides, b_strides) = ((a.lane, a.depth), (b.depth, b.lane));
-        let shape = Gemm { m, n, k, a_strides, b_strides, c_strides: (row_stride, 1), accumulate: false };
-        let operands = GemmOperands { a: a.data, b: b.data, packed_b: None, c: Some(to), epilogue: None };
-        // SAFETY: the pointers are valid for the elements of `shape`, and C is exclusive to this call (this function's
-        // contract); there is one product, at offset 0. The processor supports `self.isa` (this function's contract).
-        unsafe { pellucid_gemm::gemm_batched_for_isa(self.isa, &shape, &Default::default(), &operands, Threads::One) }
     }
 
     /// Calls `work(sequence, head, threads, scratch)` for every head of keys and values.
@@ -494,7 +426,8 @@ impl<T: Float> AttentionProblem<'_, T> {
         keys: usize,
         mask: HeadMask<T>,
     ) -> ScoreBlock<T> {
-        ScoreBlock { scores, queries, keys, causal: self.kernel.causal, mask, scale: T::from_f64(self.kernel.scale) }
+        let Attention { causal, bf16_factors: rounds, scale, .. } = *self.kernel;
+        ScoreBlock { scores, queries, keys, causal, mask, rounds, scale: T::from_f64(scale) }
     }
 }
 

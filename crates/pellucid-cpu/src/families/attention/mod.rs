@@ -13,15 +13,21 @@
 //!
 //! - `blocks`: these loops;
 //! - `rows`: the softmax of the scores and its gradient;
+//! - `factors`: the products, whose right factors are packed once for each head;
 //! - `matrices`: the matrices of the heads of an operand;
+//! - `scratch`: slices of scratch memory;
 //! - this file: operand checks, dtypes and dispatch.
 //!
 //! Heads are distributed over threads; if there are fewer heads than threads, the blocks of each head are distributed
 //! instead. Neither choice changes a bit of the results.
 
+#[cfg(test)]
+mod bf16_tests;
 mod blocks;
+mod factors;
 mod matrices;
 mod rows;
+mod scratch;
 #[cfg(test)]
 mod sweep;
 #[cfg(test)]

@@ -8,6 +8,7 @@ use super::matrices::{HeadMatrix, MatrixStack};
 use pellucid_gemm::VIRTUAL_LANES;
 use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::math::Real;
+use pellucid_simd::math::half::BF16;
 use pellucid_simd::vector::{FloatVector, lanes};
 use pellucid_simd::{Float, VectorWork};
 use std::ops::Range;
@@ -68,6 +69,8 @@ pub(super) struct ScoreBlock<T> {
     pub(super) mask: HeadMask<T>,
     /// The factor by which the scores are multiplied.
     pub(super) scale: T,
+    /// Whether the weights and the gradients of the scores are rounded to `bf16`. They are then `f32`.
+    pub(super) rounds: bool,
 }
 
 /// Returns the length of a row for `keys` scores: an odd multiple of 16. An odd multiple distributes the rows over the
@@ -169,6 +172,9 @@ impl<T: Float> VectorWork<T> for SoftmaxRows<'_, T> {
                 }
                 exp_row::<V>(row, visible, block.keys);
                 (maxima[r], sums[r]) = (m, row_sum(&row[..visible.next_multiple_of(VIRTUAL_LANES)]));
+                if block.rounds {
+                    round_row(&mut row[..visible], SMALLEST_ROUNDED_WEIGHT);
+                }
             }
         }
         // A single loop over all rows, which the compiler vectorizes.
@@ -247,6 +253,10 @@ impl<T: Float> VectorWork<T> for SoftmaxGradientRows<'_, T> {
                 for (x, &p) in attended.iter_mut().zip(&*p) {
                     *x = p * (*x - d) * scale;
                 }
+                if block.rounds {
+                    round_row(&mut p[..visible], SMALLEST_ROUNDED_WEIGHT);
+                    round_row(attended, 0.0);
+                }
                 rest.fill(<T as Real>::ZERO);
             }
         }
@@ -319,6 +329,21 @@ impl<T: Float> VectorWork<T> for ScaledRows<T> {
                 *x = *x * factor;
             }
         }
+    }
+}
+
+/// The smallest nonzero weight that is rounded to `bf16`. Smaller weights become 0. They change no result, but pairs of
+/// `bf16` are multiplied only if no product can be subnormal.
+const SMALLEST_ROUNDED_WEIGHT: f32 = 1.0 / (1u64 << 63) as f32;
+
+/// Rounds the elements of a row, which are `f32`, to the nearest `bf16`, and magnitudes below `smallest` to 0.
+#[inline(always)]
+fn round_row<T: Float>(row: &mut [T], smallest: f32) {
+    assert!(size_of::<T>() == size_of::<f32>(), "only rows of `f32` are rounded");
+    // SAFETY: the elements of an attention kernel are `f32` or `f64`, and these have the size of `f32`.
+    let row = unsafe { std::slice::from_raw_parts_mut(row.as_mut_ptr().cast::<f32>(), row.len()) };
+    for x in row {
+        *x = if x.abs() < smallest { 0.0 } else { BF16::from_f32(*x).to_f32() };
     }
 }
 

@@ -49,7 +49,8 @@ pub struct AttentionOptions<'a> {
 /// The scores are computed block by block, and are never all stored (FlashAttention, Dao et al. 2022). With dropout,
 /// with a mask that requires a gradient, and in every derivative of order 2 or higher, all scores, `[.., L, S]`, are
 /// stored. The second derivative uses about 8 times the memory of the scores. `f16` and `bf16` are computed in `f32`
-/// and rounded once. The scores must be representable: if a score overflows to ∞, the result is NaN.
+/// and rounded once; on the CPU, the weights of `bf16` are also rounded before they are multiplied with V. The scores
+/// must be representable: if a score overflows to ∞, the result is NaN.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] unless Q, K and V have the same float dtype, and the mask has
@@ -315,7 +316,8 @@ impl Attend {
         let inputs: Vec<&Array> = inputs.iter().collect();
         let masked = inputs.len() > 3 && part == AttentionPart::Result || inputs.len() > 6;
         let Attend { causal, scale } = *self;
-        let kernel = Kernel::Attention(kernel::Attention { causal, masked, scale, part });
+        let bf16_factors = dtype == DType::BF16;
+        let kernel = Kernel::Attention(kernel::Attention { causal, masked, scale, bf16_factors, part });
         let metas = kernel.infer(&inputs.iter().map(|a| a.meta()).collect::<Vec<_>>())?;
         let new = |(k, meta): (usize, kernel::Meta)| match like.get(k) {
             Some(like) => array_in_order_of(like, meta),
