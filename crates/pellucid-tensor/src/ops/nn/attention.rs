@@ -6,7 +6,7 @@
 //! - `attention_by_scores`: the definition with the full score matrix, for dropout and for the gradient of a mask;
 //! - `attention_gradients`: the definition of the gradient, from which higher-order derivatives are computed.
 
-use crate::autocast::autocast_off;
+use crate::autocast::{autocast_dtype, autocast_off};
 use crate::autograd::{apply, interface::*};
 use crate::engine;
 use crate::grad_mode::is_grad_enabled;
@@ -49,8 +49,8 @@ pub struct AttentionOptions<'a> {
 /// The scores are computed block by block, and are never all stored (FlashAttention, Dao et al. 2022). With dropout,
 /// with a mask that requires a gradient, and in every derivative of order 2 or higher, all scores, `[.., L, S]`, are
 /// stored. The second derivative uses about 8 times the memory of the scores. `f16` and `bf16` are computed in `f32`
-/// and rounded once; on the CPU, the weights of `bf16` are also rounded before they are multiplied with V. The scores
-/// must be representable: if a score overflows to ∞, the result is NaN.
+/// and rounded once; under `autocast(DType::BF16)`, the factors of all products are rounded to `bf16` on the CPU. The
+/// scores must be representable: if a score overflows to ∞, the result is NaN.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] unless Q, K and V have the same float dtype, and the mask has
@@ -87,7 +87,8 @@ pub fn scaled_dot_product_attention(
         attention_by_scores(&q, &k, &v, all.as_ref(), causal, scale, dropout)?
     } else {
         let operands: Vec<&Tensor> = [&q, &k, &v].into_iter().chain(&all).collect();
-        apply(Attend { causal, scale }, &operands)?.swap_remove(0)
+        let bf16_factors = q.dtype() == DType::BF16 && autocast_dtype() == Some(DType::BF16);
+        apply(Attend { causal, scale, bf16_factors }, &operands)?.swap_remove(0)
     };
     reshape_to(&o, &heads.result)
 }
@@ -251,16 +252,13 @@ fn weights(q: &Tensor, k: &Tensor, mask: Option<&Tensor>, causal: bool, scale: f
 /// ```text
 /// dQ = scale·D·K    dK = scale·Dᵀ·Q    dV = Pᵀ·G
 /// ```
-fn attention_gradients(
-    [q, k, v, g]: [&Tensor; 4],
-    mask: Option<&Tensor>,
-    Attend { causal, scale }: Attend,
-) -> Result<Vec<Tensor>> {
+fn attention_gradients([q, k, v, g]: [&Tensor; 4], mask: Option<&Tensor>, attend: Attend) -> Result<Vec<Tensor>> {
+    let Attend { causal, scale, .. } = attend;
     if matches!(q.dtype(), DType::F16 | DType::BF16) {
         let _autocast_off = autocast_off();
         let wide = |t: &Tensor| if t.dtype() == DType::Bool { Ok(t.clone()) } else { copy::to_dtype(t, DType::F32) };
         let (wide_mask, operands) = (mask.map(wide).transpose()?, [wide(q)?, wide(k)?, wide(v)?, wide(g)?]);
-        let gradients = attention_gradients(operands.each_ref(), wide_mask.as_ref(), Attend { causal, scale })?;
+        let gradients = attention_gradients(operands.each_ref(), wide_mask.as_ref(), attend)?;
         return gradients.iter().map(|t| copy::to_dtype(t, q.dtype())).collect();
     }
     let shared = k.shape()[1];
@@ -300,6 +298,8 @@ fn softmax_or_zeros(x: &Tensor) -> Result<Tensor> {
 struct Attend {
     causal: bool,
     scale: f64,
+    /// Whether the kernels round the factors of their products to `bf16`.
+    bf16_factors: bool,
 }
 
 impl Attend {
@@ -315,8 +315,7 @@ impl Attend {
         let inputs: Vec<Array> = inputs.iter().map(widened).collect::<Result<_>>()?;
         let inputs: Vec<&Array> = inputs.iter().collect();
         let masked = inputs.len() > 3 && part == AttentionPart::Result || inputs.len() > 6;
-        let Attend { causal, scale } = *self;
-        let bf16_factors = dtype == DType::BF16;
+        let Attend { causal, scale, bf16_factors } = *self;
         let kernel = Kernel::Attention(kernel::Attention { causal, masked, scale, bf16_factors, part });
         let metas = kernel.infer(&inputs.iter().map(|a| a.meta()).collect::<Vec<_>>())?;
         let new = |(k, meta): (usize, kernel::Meta)| match like.get(k) {

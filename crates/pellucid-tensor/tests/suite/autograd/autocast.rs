@@ -246,6 +246,36 @@ fn gradients_of_recurrent_layers_with_bf16_factors() {
     }
 }
 
+/// Attention under `autocast` and its gradients are near those of `f32`, and second derivatives exist.
+#[test]
+fn gradients_of_attention_with_bf16_factors() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let operands: [Tensor; 3] = [40, 50, 50].map(|len| random(&[2, 2, len, 16]).requires_grad_(true));
+    let derivatives = |half: bool| {
+        let [q, k, v] = &operands;
+        let y = {
+            let _guard = half.then(|| autocast(DType::BF16));
+            q.scaled_dot_product_attention(k, v, Default::default())
+        };
+        let loss = y.to_dtype(DType::F32).square().sum(..);
+        let options = GradOptions { create_graph: true, ..Default::default() };
+        let first = grad(&[&loss], &[q, k, v], options).unwrap();
+        let norm = first.iter().map(|g| g.square().sum(..)).reduce(|sum, g| sum + g).unwrap();
+        let second = grad(&[&norm], &[q, k, v], GradOptions::default()).unwrap();
+        let first = first.iter().flat_map(|g| g.to_vec::<f64>()).collect();
+        let second = second.iter().flat_map(|g| g.to_vec::<f64>()).collect();
+        [y.to_vec::<f64>(), first, second]
+    };
+    for ((half, single), (order, tolerance)) in
+        derivatives(true).iter().zip(&derivatives(false)).zip([("no", 0.02), ("first", 0.05), ("second", 0.15)])
+    {
+        let largest = single.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+        let difference = half.iter().zip(single).fold(0.0f64, |m, (h, s)| m.max((h - s).abs()));
+        assert!(difference <= tolerance * largest, "{order} derivatives: {difference} of {largest}");
+        assert!(half != single, "{order} derivatives: the factors must be rounded");
+    }
+}
+
 fn model(x: &Tensor, w: &[&Tensor]) -> Tensor {
     let h = x.linear(w[0], None).layer_norm([16], None, None, 1e-5).gelu();
     h.linear(w[1], None).log_softmax(-1).index_select(1, &Tensor::from([0i64])).mean(..).neg()
