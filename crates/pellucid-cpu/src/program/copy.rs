@@ -14,6 +14,13 @@ use std::sync::OnceLock;
 /// The number of output rows that are transposed together.
 const STRIP: usize = 64;
 
+/// The maximum size of a run that is copied by moves of a constant length, in bytes: for longer runs, `memmove` is
+/// faster.
+const MAX_SHORT_RUN: usize = 256;
+
+/// The minimum number of equally spaced runs that are copied by a loop without a cursor.
+const MIN_SHORT_RUNS: usize = 8;
+
 /// The number of rows that are copied together, column by column, if the innermost axis is short. The rows of both
 /// operands fit the first-level cache.
 const COLUMN_ROWS: usize = 256;
@@ -94,7 +101,13 @@ pub(super) fn cast_program(from: DType, to: DType) -> &'static PreparedProgram {
 fn copy_runs(axes: &[StridedAxis], bases: &[*mut u8; 2], size: usize) {
     let Some((inner, outer)) = axes.split_last() else { return };
     let run = inner.len * size;
-    // A long run is divided into several tasks. Several short runs are one task.
+    if let Some((row, outer)) = outer.split_last()
+        && run <= MAX_SHORT_RUN
+        && row.len >= MIN_SHORT_RUNS
+    {
+        return copy_short_runs(outer, row, bases, run);
+    }
+    // A long run is divided into several tasks. Several shorter runs are one task.
     let piece = run.min(GRAIN.next_multiple_of(size));
     let pieces = run.div_ceil(piece);
     let bases = bases.map(SharedPtr);
@@ -116,8 +129,30 @@ fn copy_runs(axes: &[StridedAxis], bases: &[*mut u8; 2], size: usize) {
     });
 }
 
-/// Copies `n` bytes. A short run is copied by two moves of a constant length, which may overlap: they cost less than a
-/// call of `memmove`.
+/// Copies runs of `run` bytes, which axis `row` and the axes `outer` number. A loop over `row` needs no cursor.
+fn copy_short_runs(outer: &[StridedAxis], row: &StridedAxis, bases: &[*mut u8; 2], run: usize) {
+    let bases = bases.map(SharedPtr);
+    let total = strided::element_count(outer) * row.len;
+    parallel_ranges(total, GRAIN.div_ceil(run), |range| {
+        let mut cursor = Cursor::at(outer, &[bases[0].get(), bases[1].get()], range.start / row.len);
+        let (mut done, mut first) = (range.start, range.start % row.len);
+        while done < range.end {
+            let count = (row.len - first).min(range.end - done);
+            for i in (first..first + count).map(|i| i as isize) {
+                let start = |k: usize| cursor.positions[k].wrapping_offset(i * row.strides[k]);
+                // SAFETY: the run is within both operands, and no other thread writes it. Operands overlap only if
+                // their addresses and layouts are equal.
+                unsafe { copy_bytes(start(0), start(1), run) };
+            }
+            done += count;
+            first = 0;
+            cursor.advance();
+        }
+    });
+}
+
+/// Copies `n` bytes. A short run is copied by moves of a constant length, the last of which may overlap the one before
+/// it: they cost less than a call of `memmove`.
 ///
 /// # Safety
 /// - *Source*, *Target*: `from` is valid for reads, and `to` for writes, of `n` bytes.
@@ -135,6 +170,12 @@ unsafe fn copy_bytes(from: *const u8, to: *mut u8, n: usize) {
             8..16 => copy_both_ends::<8>(from, to, n),
             16..32 => copy_both_ends::<16>(from, to, n),
             32..=64 => copy_both_ends::<32>(from, to, n),
+            65..=MAX_SHORT_RUN => {
+                for start in (0..n - 64).step_by(64) {
+                    copy_both_ends::<32>(from.add(start), to.add(start), 64);
+                }
+                copy_both_ends::<32>(from.add(n - 64), to.add(n - 64), 64);
+            }
             _ => std::ptr::copy(from, to, n),
         }
     }

@@ -3,9 +3,9 @@
 use crate::program::kernel_schedule::{
     FusedOp, FusedReduction, LONG_ROW, LoopKind, MAX_FUSED, RowReduction, ScheduledInstr,
 };
+use crate::program::loader::repeat;
 use crate::program::loops::{FusedOperands, LANES, ROWS};
 use crate::program::slot::{Granularity, ValueSlot};
-use pellucid_simd::{Isa, per_isa};
 use std::mem::MaybeUninit;
 
 /// The extent of a tile: several entire rows, or a segment of one row.
@@ -37,6 +37,15 @@ pub(crate) struct TileExtent<'a> {
     pub(crate) folds: &'a [RowReduction],
 }
 
+/// A slot of a transposed tile that is used in the memory of an operand. The lines of all other slots are adjacent.
+#[derive(Clone, Copy)]
+pub(crate) struct LineStride {
+    /// The slot.
+    pub(crate) slot: ValueSlot,
+    /// The distance in bytes between two lines.
+    pub(crate) stride: isize,
+}
+
 impl TileExtent<'_> {
     /// Returns the extent of the first `n` elements of one row.
     pub(crate) fn single_row(n: usize) -> Self {
@@ -56,13 +65,22 @@ impl TileExtent<'_> {
         if self.transposed { self.len } else { self.rows }
     }
 
-    /// Returns the distance in bytes between the operands of two adjacent lines of the tile, for values of `size`
-    /// bytes.
+    /// Returns the distance in bytes between the values of a slot for two adjacent lines of the tile. The values have
+    /// `size` bytes.
     #[inline]
-    fn line_stride(&self, size: usize, granularity: Granularity) -> usize {
+    pub(crate) fn line_stride(
+        &self,
+        slot: ValueSlot,
+        size: usize,
+        granularity: Granularity,
+        strides: &[LineStride],
+    ) -> isize {
         match granularity {
-            Granularity::PerElement => size * self.len,
-            Granularity::PerRow if !self.transposed => size,
+            Granularity::PerElement => match strides.iter().find(|line| line.slot == slot) {
+                Some(line) => line.stride,
+                None => (size * self.len) as isize,
+            },
+            Granularity::PerRow if !self.transposed => size as isize,
             _ => 0,
         }
     }
@@ -127,6 +145,23 @@ impl FusedOp {
 /// - *Reductions*: `tile.folds` is empty or has all reductions of the schedule, whose result slots are then valid for
 ///   writes of `tile.rows` values.
 pub(crate) unsafe fn execute(instrs: &[ScheduledInstr], addresses: &[*mut u8], tile: &TileExtent<'_>) {
+    // SAFETY: the contract of this function is the contract of `execute_lines` for adjacent lines.
+    unsafe { execute_lines(instrs, addresses, tile, &[]) }
+}
+
+/// Executes instructions on one tile, in which the lines of some slots are not adjacent. This function is inlined, so
+/// [`execute`] has no instructions for such slots.
+///
+/// # Safety
+/// The contract of [`execute`] holds, where the lines of the slots in `strides` have the distances in `strides`. The
+/// tile is transposed if there are such slots.
+#[inline(always)]
+pub(crate) unsafe fn execute_lines(
+    instrs: &[ScheduledInstr],
+    addresses: &[*mut u8],
+    tile: &TileExtent<'_>,
+    strides: &[LineStride],
+) {
     debug_assert!(
         instrs.iter().all(|i| i.operands().iter().chain([&i.result]).all(|&s| (s as usize) < addresses.len())),
         "every slot must have an address"
@@ -142,7 +177,7 @@ pub(crate) unsafe fn execute(instrs: &[ScheduledInstr], addresses: &[*mut u8], t
         while let Some((instr, others)) = remaining.split_first() {
             if let Some(fused) = instr.fused.as_ref().filter(|f| f.is_profitable(tile)) {
                 let (chain, others) = remaining.split_at_unchecked(fused.count as usize);
-                run_chain(chain, addresses, tile);
+                run_chain(chain, addresses, tile, strides);
                 remaining = others;
                 continue;
             }
@@ -172,6 +207,7 @@ pub(crate) unsafe fn execute(instrs: &[ScheduledInstr], addresses: &[*mut u8], t
                 Granularity::PerRow => (1, tile.row_values()),
                 Granularity::PerElement
                     if by_row
+                        || !strides.is_empty()
                         || !matches!(
                             instr.kernel,
                             LoopKind::Unary(_) | LoopKind::Binary(..) | LoopKind::Ternary(_)
@@ -184,7 +220,9 @@ pub(crate) unsafe fn execute(instrs: &[ScheduledInstr], addresses: &[*mut u8], t
             for row in 0..calls {
                 let in_row = |p: *mut u8, k: usize| {
                     let (size, granularity) = instr.layouts[k];
-                    if row == 0 { p } else { p.add(row * tile.line_stride(size as usize, granularity)) }
+                    let slot = if k == 0 { instr.result } else { instr.args[k - 1] };
+                    let stride = || tile.line_stride(slot, size as usize, granularity, strides);
+                    if row == 0 { p } else { p.offset(row as isize * stride()) }
                 };
                 let n = if calls > 1 { tile.line_len(row) } else { n };
                 instr.call(in_row(into, 0), [in_row(a, 1), in_row(b, 2), in_row(d, 3)], n, tile.first);
@@ -199,34 +237,8 @@ pub(crate) unsafe fn execute(instrs: &[ScheduledInstr], addresses: &[*mut u8], t
 /// - *Source*: `from` is aligned to `size` and valid for reads of `tile.rows` values of `size` bytes.
 /// - *Target*: `to` is aligned to `size`, valid for writes of `tile.rows · tile.len` values, and disjoint from `from`.
 unsafe fn broadcast_rows(to: *mut u8, from: *const u8, size: u8, tile: &TileExtent<'_>) {
-    let repeat = match size {
-        1 => const { repeat_values::<u8>(Isa::Portable) },
-        4 => repeat_values::<u32>(Isa::best()),
-        _ => repeat_values::<u64>(Isa::best()),
-    };
-    // SAFETY: the element type has `size` bytes, and the processor has the instruction set; the caller guarantees
-    // *Source* and *Target* (this function's contract).
-    unsafe { repeat(to, from, tile.rows, tile.len) }
-}
-
-per_isa! {
-    /// Returns the function that writes each of `rows` values `len` times.
-    ///
-    /// # Safety of the returned function pointer
-    /// *Source* and *Target* of [`broadcast_rows`] hold for values of type `T`, and the processor has the instruction
-    /// set.
-    fn repeat_values[T: Copy][T](to: *mut u8, from: *const u8, rows: usize, len: usize) {
-        for row in 0..rows {
-            // SAFETY: row < rows, so the clauses *Source* and *Target* cover the read and the writes.
-            unsafe {
-                let value = *from.cast::<T>().add(row);
-                let to = to.cast::<T>().add(row * len);
-                for i in 0..len {
-                    to.add(i).write(value);
-                }
-            }
-        }
-    }
+    // SAFETY: *Source* and *Target* of this function's contract are the contract of `repeat`.
+    unsafe { with_width!(size, T => repeat::<T>(to.cast(), from.cast(), tile.rows, tile.len)) }
 }
 
 /// Runs a fused loop on a tile.
@@ -235,7 +247,7 @@ per_isa! {
 /// - *Chain*: `chain` is one fused loop: all its instructions, in order.
 /// - *Slots*, *Aliasing*, *Streaming*, *Reductions*: the clauses of these names of [`execute`] hold.
 #[inline]
-unsafe fn run_chain(chain: &[ScheduledInstr], addresses: &[*mut u8], tile: &TileExtent<'_>) {
+unsafe fn run_chain(chain: &[ScheduledInstr], addresses: &[*mut u8], tile: &TileExtent<'_>, strides: &[LineStride]) {
     let mut links = [const { MaybeUninit::<FusedOperands>::uninit() }; MAX_FUSED];
     // SAFETY: a loop has at least one instruction, all are fused (*Chain* of this function's contract), and there are
     // fewer than `MAX_FUSED`, so there is one more link for the product of a reduction. Every slot has an address
@@ -281,12 +293,13 @@ unsafe fn run_chain(chain: &[ScheduledInstr], addresses: &[*mut u8], tile: &Tile
             });
         }
         let links = std::slice::from_raw_parts_mut(links.as_mut_ptr().cast::<FusedOperands>(), count);
-        if reduction.is_none() && (!first.by_row || tile.rows == 1) {
-            let is_element = chain.get_unchecked(0).granularity == Granularity::PerElement;
+        let is_element = chain.get_unchecked(0).granularity == Granularity::PerElement;
+        let by_row = first.by_row || is_element && !strides.is_empty();
+        if reduction.is_none() && (!by_row || tile.rows == 1) {
             let n = if is_element { tile.elements } else { tile.row_values() };
             return (first.chain_loop)(links, std::ptr::null_mut(), n);
         }
-        run_chain_by_rows(chain, links, reduction, addresses, tile);
+        run_chain_by_rows(chain, links, reduction, addresses, tile, strides);
     }
 }
 
@@ -302,6 +315,7 @@ unsafe fn run_chain_by_rows(
     reduction: Option<FusedReduction>,
     addresses: &[*mut u8],
     tile: &TileExtent<'_>,
+    strides: &[LineStride],
 ) {
     // SAFETY: by the contract of `run_chain`, all instructions are fused (*Chain*). The links of row `row` are the
     // links of the first row, advanced by `row` rows, and are within the values of *Slots*. `tile.folds` has the
@@ -314,7 +328,7 @@ unsafe fn run_chain_by_rows(
         let size = chain[chain.len() - 1].size();
         for row in 0..tile.rows {
             if row > 0 {
-                advance_links(links, chain, size, tile);
+                advance_links(links, chain, size, tile, strides);
             }
             let Some(reduction) = reduction else {
                 chain_loop(links, std::ptr::null_mut(), tile.line_len(row));
@@ -331,20 +345,31 @@ unsafe fn run_chain_by_rows(
 }
 
 /// Advances the operands of a fused loop from one line of a tile of values of `size` bytes to the next.
-fn advance_links(links: &mut [FusedOperands], chain: &[ScheduledInstr], size: usize, tile: &TileExtent<'_>) {
-    let stride = |granularity| tile.line_stride(size, granularity);
-    // The link of a summed product follows the links of the instructions, and its operand is a tile.
-    let product = [Granularity::PerElement; 2];
-    let granularities = chain.iter().filter_map(|instr| instr.fused).map(|op| op.granularity).chain([product]);
-    for (link, granularity) in links.iter_mut().zip(granularities) {
-        if !link.chain_start.is_null() {
-            link.chain_start = link.chain_start.wrapping_add(stride(Granularity::PerElement));
+fn advance_links(
+    links: &mut [FusedOperands],
+    chain: &[ScheduledInstr],
+    size: usize,
+    tile: &TileExtent<'_>,
+    strides: &[LineStride],
+) {
+    let advance = |p: &mut *const u8, slot: ValueSlot, granularity: Granularity| {
+        *p = p.wrapping_offset(tile.line_stride(slot, size, granularity, strides));
+    };
+    let (links, product) = links.split_at_mut(chain.len());
+    for (link, (instr, op)) in links.iter_mut().zip(chain.iter().filter_map(|instr| Some((instr, instr.fused?)))) {
+        if let Some(slot) = op.chain_start {
+            advance(&mut link.chain_start, slot, Granularity::PerElement);
         }
-        for (p, granularity) in link.operands.iter_mut().zip(granularity) {
-            *p = p.wrapping_add(stride(granularity));
+        for (p, (slot, granularity)) in link.operands.iter_mut().zip(op.operands.into_iter().zip(op.granularity)) {
+            advance(p, slot, granularity);
         }
         if !link.into.is_null() {
-            link.into = link.into.wrapping_add(stride(Granularity::PerElement));
+            link.into =
+                link.into.wrapping_offset(tile.line_stride(instr.result, size, Granularity::PerElement, strides));
         }
+    }
+    // The link of a summed product follows the links of the instructions. Its operand is a tile with adjacent lines.
+    for p in product.iter_mut().flat_map(|link| &mut link.operands) {
+        *p = p.wrapping_add(size * tile.len);
     }
 }

@@ -193,26 +193,32 @@ impl FoldKernel {
         }
     }
 
-    /// Reduces each of `cols` columns of `rows` contiguous rows.
+    /// Reduces each of `cols` columns of `rows` contiguous rows, `row_stride` bytes apart.
     ///
     /// # Safety
-    /// - *Values*: `from` is valid for reads of `rows · cols` values; `rows` is from 1 to [`CHUNK`].
+    /// - *Values*: each row of `from` is valid for reads of `cols` values; `rows` is from 1 to [`CHUNK`].
     /// - *Results*: `into` is valid for writes of `cols` values and disjoint from the values.
-    pub(crate) unsafe fn reduce_columns(&self, into: *mut u8, from: *const u8, rows: usize, cols: usize) {
-        let row_bytes = cols * self.size;
+    pub(crate) unsafe fn reduce_columns(
+        &self,
+        into: *mut u8,
+        from: *const u8,
+        row_stride: isize,
+        rows: usize,
+        cols: usize,
+    ) {
         if self.reduces_columns_at_once(rows, cols) {
             // SAFETY: the rows are one block; *Values* and *Results* are this function's contract.
-            return unsafe { (self.loops.reduce_columns)(into, from, row_bytes as isize, cols, rows) };
+            return unsafe { (self.loops.reduce_columns)(into, from, row_stride, cols, rows) };
         }
-        let lanes_bytes = padded(LANES * row_bytes);
+        let lanes_bytes = padded(LANES * cols * self.size);
         scratch::with_buffer(lanes_bytes + lanes_bytes / 2, |lanes: *mut u8| {
             // SAFETY: blocks of at most `ROWS` rows are within *Values*. The scratch memory holds sixteen rows of
             // lanes, which are initialized before the first block is accumulated, and then eight rows.
             unsafe {
                 self.fill_identity(lanes, LANES * cols);
                 for first in (0..rows).step_by(ROWS) {
-                    let block = from.add(first * row_bytes);
-                    (self.loops.accumulate_rows)(lanes, block, row_bytes as isize, cols, ROWS.min(rows - first));
+                    let block = from.offset(first as isize * row_stride);
+                    (self.loops.accumulate_rows)(lanes, block, row_stride, cols, ROWS.min(rows - first));
                 }
                 self.combine_lanes(into, lanes, lanes.add(lanes_bytes), cols);
             }
@@ -249,11 +255,12 @@ impl FoldKernel {
         }
     }
 
-    /// Returns true if the loop for columns is faster than lanes in memory: the matrix is one block of rows and fits
-    /// L1. The loop reads the matrix sixteen columns at a time, so larger matrices would be slower.
+    /// Returns true if the loop for columns is faster than lanes in memory: the matrix is one block of rows, and the
+    /// loop supports wide matrices or the matrix fits L1.
     pub(crate) fn reduces_columns_at_once(&self, rows: usize, cols: usize) -> bool {
         const L1_BYTES: usize = 32 << 10;
-        (1..=ROWS).contains(&rows) && rows * cols * self.size <= L1_BYTES
+        let is_fast = self.loops.reduces_wide_matrices || rows * cols * self.size <= L1_BYTES;
+        (1..=ROWS).contains(&rows) && is_fast
     }
 
     /// Combines `chunks` rows of `n` partial results by the fixed tree; the first row becomes the result.
@@ -314,6 +321,28 @@ impl RunningFold {
             }
             self.filled += count;
             n -= count;
+            if self.filled == CHUNK {
+                self.finish_chunk(fold);
+            }
+        }
+    }
+
+    /// Accumulates blocks of 128 values, each combined to one value for each lane.
+    ///
+    /// # Safety
+    /// - *Values*: `from` is valid for reads of `blocks` blocks of 16 values of the type of `fold`.
+    /// - *Same*: all calls for one state pass the same `fold`.
+    pub(crate) unsafe fn push_lanes(&mut self, fold: &FoldKernel, mut from: *const u8, mut blocks: usize) {
+        while blocks > 0 {
+            let count = blocks.min((CHUNK - self.filled) / ROWS);
+            // SAFETY: by this function's contract, `count <= blocks`, so the values are within *Values*. The lanes hold
+            // sixteen values of up to eight bytes, which earlier calls initialized for the same `fold` (*Same*).
+            unsafe {
+                (fold.loops.accumulate_lanes)(self.lanes.as_mut_ptr().cast(), from, count, self.filled == 0);
+                from = from.add(count * LANES * fold.size);
+            }
+            self.filled += count * ROWS;
+            blocks -= count;
             if self.filled == CHUNK {
                 self.finish_chunk(fold);
             }

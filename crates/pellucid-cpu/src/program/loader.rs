@@ -3,6 +3,10 @@
 use crate::program::loops::are_apart;
 use crate::program::transpose::{MIN_TRANSPOSE, is_transposed, transpose_matrix};
 use crate::strided::{IndexSpace, StridedAxis};
+use pellucid_simd::{Isa, per_isa};
+
+/// The number of elements below which a loop costs less than a call of a function for the elements.
+const SHORT_RUN: usize = 16;
 
 /// Copies elements `start..start + n` of operand `k` of an index space to the contiguous `tile`.
 ///
@@ -154,10 +158,45 @@ pub(crate) unsafe fn fill(tile: *mut u8, value: *const u8, size: usize, n: usize
 /// # Safety
 /// The contract of [`fill`] holds for elements of type `T`.
 unsafe fn fill_as<T: Copy>(tile: *mut T, value: *const u8, n: usize) {
-    // SAFETY: *Value* of `fill` covers the read, which needs no alignment, and *Tile* covers the slice.
+    // SAFETY: *Value* of `fill` covers the read, which needs no alignment, and *Tile* the writes.
     unsafe {
         let value = value.cast::<T>().read_unaligned();
-        std::slice::from_raw_parts_mut(tile, n).fill(value);
+        repeat(tile, &raw const value, 1, n);
+    }
+}
+
+/// Writes each of `rows` values `len` times.
+///
+/// # Safety
+/// - *Source*: `from` is aligned and valid for reads of `rows` values.
+/// - *Target*: `to` is aligned, valid for writes of `rows · len` values, and disjoint from `from`.
+#[inline]
+pub(crate) unsafe fn repeat<T: Copy>(to: *mut T, from: *const T, rows: usize, len: usize) {
+    let repeat = match size_of::<T>() {
+        1 => const { repeat_values::<T>(Isa::Portable) },
+        _ => repeat_values::<T>(Isa::best()),
+    };
+    // SAFETY: *Source* and *Target* of this function's contract are the contract of the loop, and the processor has the
+    // instruction set.
+    unsafe { repeat(to, from, rows, len) }
+}
+
+per_isa! {
+    /// Returns the loop of [`repeat`].
+    ///
+    /// # Safety of the returned function pointer
+    /// *Source* and *Target* of [`repeat`] hold, and the processor has the instruction set.
+    fn repeat_values[T: Copy][T](to: *mut T, from: *const T, rows: usize, len: usize) {
+        for row in 0..rows {
+            // SAFETY: row < rows, so the clauses *Source* and *Target* cover the read and the writes.
+            unsafe {
+                let value = *from.add(row);
+                let to = to.add(row * len);
+                for i in 0..len {
+                    to.add(i).write(value);
+                }
+            }
+        }
     }
 }
 
@@ -174,9 +213,8 @@ unsafe fn gather_as<T: Copy>(tile: *mut T, axes: &[StridedAxis], k: usize, base:
             let to = tile.add(first);
             if stride == size {
                 copy_elements(to, from.cast(), len);
-            } else if stride == 0 {
-                let value = *from.cast::<T>();
-                (0..len).for_each(|i| *to.add(i) = value);
+            } else if stride == 0 && len >= SHORT_RUN {
+                repeat(to, from.cast_const().cast(), 1, len);
             } else if stride == -size {
                 // With a constant stride, the compiler vectorizes this loop.
                 let from = from.cast::<T>();
@@ -248,7 +286,7 @@ unsafe fn copy_elements<T: Copy>(to: *mut T, from: *const T, len: usize) {
     // SAFETY: i < len, so reads are within *Source* and writes within *Target*; *Disjoint* is the
     // requirement of `copy_nonoverlapping`. All are clauses of this function's contract.
     unsafe {
-        if len < 16 {
+        if len < SHORT_RUN {
             (0..len).for_each(|i| *to.add(i) = *from.add(i));
         } else {
             std::ptr::copy_nonoverlapping(from, to, len);

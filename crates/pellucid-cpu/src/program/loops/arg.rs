@@ -21,6 +21,9 @@ const BLOCK: usize = 1024;
 /// The number of independent running extrema, which is sufficient to hide the latency of a comparison.
 const LANES: usize = 64;
 
+/// The minimum number of values of a last group that is padded.
+const MIN_PADDED: usize = 24;
+
 /// The order that defines the extremum.
 trait ExtremumOrder<T> {
     /// The worst value: no value is worse.
@@ -84,6 +87,20 @@ fn halve_lanes<T: LoopElement + PartialOrd, O: ExtremumOrder<T>, const N: usize,
     half
 }
 
+/// Combines a group of values into the running extrema and NaNs of the lanes.
+#[inline(always)]
+fn update_lanes<T: LoopElement + PartialOrd, O: ExtremumOrder<T>>(
+    best: &mut [T; LANES],
+    nan: &mut [T; LANES],
+    group: &[Unaligned<T>; LANES],
+) {
+    for l in 0..LANES {
+        let v = group[l].0;
+        best[l] = better_of::<T, O>(v, best[l]);
+        nan[l] = nan_of(v, nan[l]);
+    }
+}
+
 /// Returns the extremum of the values that are not NaN, and whether any value is NaN.
 #[inline(always)]
 fn extremum<T: LoopElement + PartialOrd, O: ExtremumOrder<T>>(x: &[Unaligned<T>]) -> (T, bool) {
@@ -92,11 +109,14 @@ fn extremum<T: LoopElement + PartialOrd, O: ExtremumOrder<T>>(x: &[Unaligned<T>]
     let mut nan = [O::WORST; LANES];
     let (groups, rest) = x.as_chunks::<LANES>();
     for group in groups {
-        for l in 0..LANES {
-            let v = group[l].0;
-            best[l] = better_of::<T, O>(v, best[l]);
-            nan[l] = nan_of(v, nan[l]);
-        }
+        update_lanes::<T, O>(&mut best, &mut nan, group);
+    }
+    // A few values are combined one by one below; more of them are a padded group.
+    let is_padded = rest.len() >= MIN_PADDED;
+    if is_padded {
+        let mut last = [Unaligned(O::WORST); LANES];
+        last[..rest.len()].copy_from_slice(rest);
+        update_lanes::<T, O>(&mut best, &mut nan, &last);
     }
     let half: ([T; 32], _) = halve_lanes::<T, O, _, _>((best, nan));
     let half: ([T; 16], _) = halve_lanes::<T, O, _, _>(half);
@@ -104,7 +124,7 @@ fn extremum<T: LoopElement + PartialOrd, O: ExtremumOrder<T>>(x: &[Unaligned<T>]
     let half: ([T; 4], _) = halve_lanes::<T, O, _, _>(half);
     let half: ([T; 2], _) = halve_lanes::<T, O, _, _>(half);
     let ([mut extremum], [mut nan]) = halve_lanes::<T, O, _, _>(half);
-    for v in rest {
+    for v in rest.iter().filter(|_| !is_padded) {
         extremum = better_of::<T, O>(v.0, extremum);
         nan = nan_of(v.0, nan);
     }

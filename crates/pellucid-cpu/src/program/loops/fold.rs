@@ -9,10 +9,12 @@
 //! a matrix ([`FoldLoops::accumulate_rows`]), so the memory layout does not change the result.
 
 mod columns;
+mod float_columns;
 mod float_rows;
 mod monoid;
 
 use self::columns::reduce_columns;
+use self::float_columns::reduce_float_columns;
 use self::float_rows::{FloatRows, VectorMonoid};
 use self::monoid::{And, Max, Min, Monoid, Or, Ordered, Prod, Ring, Sum, combine_vectors};
 pub(crate) use self::monoid::{LANES, ROWS};
@@ -57,6 +59,13 @@ pub(crate) type AccumulateLoop = unsafe fn(lanes: *mut u8, src: *const u8, n: us
 /// # Safety
 /// The clauses of [`AccumulateLoop`] hold, *Source* and *Disjoint* for both `a` and `b`.
 pub(crate) type ProductsLoop = unsafe fn(lanes: *mut u8, a: *const u8, b: *const u8, n: usize, first: bool);
+
+/// `accumulate_lanes(lanes, src, blocks, first)` combines blocks of values, each already combined to one value for each
+/// lane, into the 16 lanes. The 16 values of a block are contiguous, and the blocks follow each other.
+///
+/// # Safety
+/// The clauses of [`AccumulateLoop`] hold for `n` = 16·`blocks`, except *Blocks*.
+pub(crate) type LanesLoop = unsafe fn(lanes: *mut u8, src: *const u8, blocks: usize, first: bool);
 
 /// `accumulate_rows(lanes, src, row_stride, cols, rows)` combines `rows` ≤ 128 rows of `cols` contiguous values,
 /// `row_stride` bytes apart, into 16 lanes per column. Lane l of column c is value l·cols + c.
@@ -110,6 +119,8 @@ pub(crate) struct FoldLoops {
     pub accumulate: AccumulateLoop,
     /// Accumulates products of contiguous values without storing them; only sums have this loop.
     pub accumulate_products: Option<ProductsLoop>,
+    /// Accumulates blocks that are combined to one value for each lane.
+    pub accumulate_lanes: LanesLoop,
     /// Accumulates rows, column by column.
     pub accumulate_rows: RowsLoop,
     /// Finishes a reduction of contiguous values.
@@ -118,6 +129,9 @@ pub(crate) struct FoldLoops {
     pub reduce_rows: ReduceRowsLoop,
     /// Reduces the columns of at most 128 rows.
     pub reduce_columns: ReduceColumnsLoop,
+    /// Whether `reduce_columns` reads long runs of each row. It is then fast for matrices of any size; otherwise it is
+    /// fast only for matrices that fit L1.
+    pub reduces_wide_matrices: bool,
 }
 
 /// Contiguous values: stored in memory, or computed from stored operands.
@@ -320,6 +334,22 @@ per_isa! {
     }
 }
 
+per_isa! {
+    /// Returns the [`LanesLoop`] of M for an instruction set.
+    fn accumulate_lanes[T: LoopElement, M: Monoid<T>][T, M](lanes: *mut u8, src: *const u8, blocks: usize, first: bool) {
+        let (lanes, src) = (lanes.cast::<[T; LANES]>(), src.cast::<[T; LANES]>());
+        // SAFETY: by the contract of `LanesLoop`, `src` has `blocks` blocks of 16 values (*Source*), and `lanes` is
+        // valid for writes of 16 elements and, unless `first`, initialized (*Lanes*).
+        unsafe {
+            let mut running = if first { [M::IDENTITY; LANES] } else { lanes.read_unaligned() };
+            for block in 0..blocks {
+                running = combine_vectors::<T, M>(running, src.add(block).read_unaligned());
+            }
+            lanes.write_unaligned(running);
+        }
+    }
+}
+
 /// Combines eight rows of one lane, which are sixteen rows apart, into the running values of that lane, one for each
 /// column.
 #[inline(always)]
@@ -439,59 +469,77 @@ per_isa! {
     }
 }
 
-/// Returns the loops of M without a loop for products. `reduce_rows` is the loop for rows.
-fn fold_loops<T: LoopElement, M: Monoid<T>>(isa: Isa, reduce_rows: ReduceRowsLoop) -> FoldLoops {
+/// The loops of one operation that reduce the rows or the columns of a matrix.
+struct MatrixLoops {
+    rows: ReduceRowsLoop,
+    columns: ReduceColumnsLoop,
+    /// See [`FoldLoops::reduces_wide_matrices`].
+    is_wide: bool,
+}
+
+/// Returns the loops of M for matrices of any type.
+fn any_matrix<T: LoopElement, M: Monoid<T>>(isa: Isa) -> MatrixLoops {
+    MatrixLoops {
+        rows: up_to!(T::WIDEST_ISA, isa, reduce_rows::<T, M>),
+        columns: up_to!(T::WIDEST_ISA, isa, reduce_columns::<T, M>),
+        is_wide: false,
+    }
+}
+
+/// Returns the loops of M for matrices of floats.
+fn float_matrix<T: LoopElement + Float, M: VectorMonoid<T>>(isa: Isa) -> MatrixLoops {
+    let (rows, columns) = (reduce_float_rows::<T, M>(isa), reduce_float_columns::<T, M>(isa));
+    MatrixLoops { rows, columns, is_wide: true }
+}
+
+/// Returns the loops of M without a loop for products. `matrix` returns the loops for matrices.
+fn fold_loops<T: LoopElement, M: Monoid<T>>(isa: Isa, matrix: fn(Isa) -> MatrixLoops) -> FoldLoops {
     let mut identity = [0; 8];
     // SAFETY: an element has at most eight bytes, the size of `identity`.
     unsafe { identity.as_mut_ptr().cast::<T>().write_unaligned(M::IDENTITY) };
+    let MatrixLoops { rows, columns, is_wide } = matrix(isa);
     FoldLoops {
         identity,
         accumulate: up_to!(T::WIDEST_ISA, isa, accumulate::<T, M>),
         accumulate_products: None,
+        accumulate_lanes: up_to!(T::WIDEST_ISA, isa, accumulate_lanes::<T, M>),
         accumulate_rows: up_to!(T::WIDEST_ISA, isa, accumulate_rows::<T, M>),
         finish: up_to!(T::WIDEST_ISA, isa, finish::<T, M>),
-        reduce_rows,
-        reduce_columns: up_to!(T::WIDEST_ISA, isa, reduce_columns::<T, M>),
+        reduce_rows: rows,
+        reduce_columns: columns,
+        reduces_wide_matrices: is_wide,
     }
 }
 
-/// Returns the loop that reduces contiguous rows by M.
-fn any_rows<T: LoopElement, M: Monoid<T>>(isa: Isa) -> ReduceRowsLoop {
-    up_to!(T::WIDEST_ISA, isa, reduce_rows::<T, M>)
-}
-
-/// Returns the loops of a reduction of numbers, or `None` for logical operations. `[sum, max, min]` are the loops for
-/// rows.
+/// Returns the loops of a reduction of numbers, or `None` for logical operations. `[sum, prod, max, min]` return the
+/// loops for matrices.
 fn numeric_fold_loops<T: LoopElement + Ring + Ordered>(
     op: FoldOp,
     isa: Isa,
-    [sum, max, min]: [fn(Isa) -> ReduceRowsLoop; 3],
+    [sum, prod, max, min]: [fn(Isa) -> MatrixLoops; 4],
 ) -> Option<FoldLoops> {
     Some(match op {
         FoldOp::Sum => {
             let products = up_to!(T::WIDEST_ISA, isa, accumulate_products::<T, Sum>);
-            FoldLoops { accumulate_products: Some(products), ..fold_loops::<T, Sum>(isa, sum(isa)) }
+            FoldLoops { accumulate_products: Some(products), ..fold_loops::<T, Sum>(isa, sum) }
         }
-        FoldOp::Prod => fold_loops::<T, Prod>(isa, any_rows::<T, Prod>(isa)),
-        FoldOp::Max => fold_loops::<T, Max>(isa, max(isa)),
-        FoldOp::Min => fold_loops::<T, Min>(isa, min(isa)),
+        FoldOp::Prod => fold_loops::<T, Prod>(isa, prod),
+        FoldOp::Max => fold_loops::<T, Max>(isa, max),
+        FoldOp::Min => fold_loops::<T, Min>(isa, min),
         FoldOp::And | FoldOp::Or => return None,
     })
 }
 
 /// Returns the loops of a reduction of integers, or `None` for logical operations.
 fn integer_fold_loops<T: LoopElement + Ring + Ordered>(op: FoldOp, isa: Isa) -> Option<FoldLoops> {
-    numeric_fold_loops::<T>(op, isa, [any_rows::<T, Sum>, any_rows::<T, Max>, any_rows::<T, Min>])
+    let matrices = [any_matrix::<T, Sum>, any_matrix::<T, Prod>, any_matrix::<T, Max>, any_matrix::<T, Min>];
+    numeric_fold_loops::<T>(op, isa, matrices)
 }
 
 /// Returns the loops of a reduction of floats, or `None` for logical operations.
 fn float_fold_loops<T: LoopElement + Ring + Ordered + Float>(op: FoldOp, isa: Isa) -> Option<FoldLoops> {
-    let rows: [fn(Isa) -> ReduceRowsLoop; 3] = [
-        |isa| reduce_float_rows::<T, Sum>(isa),
-        |isa| reduce_float_rows::<T, Max>(isa),
-        |isa| reduce_float_rows::<T, Min>(isa),
-    ];
-    numeric_fold_loops::<T>(op, isa, rows)
+    let matrices = [float_matrix::<T, Sum>, float_matrix::<T, Prod>, float_matrix::<T, Max>, float_matrix::<T, Min>];
+    numeric_fold_loops::<T>(op, isa, matrices)
 }
 
 /// Returns the loops of a reduction of values of type `ty`, or `None` if the operation is not defined for it.
@@ -500,11 +548,9 @@ fn float_fold_loops<T: LoopElement + Ring + Ordered + Float>(op: FoldOp, isa: Is
 pub(crate) fn fold(op: FoldOp, ty: Compute, isa: Isa) -> Option<FoldLoops> {
     match (ty, op) {
         (Compute::Mask, FoldOp::And | FoldOp::Min) => {
-            Some(fold_loops::<MaskByte, And>(isa, any_rows::<MaskByte, And>(isa)))
+            Some(fold_loops::<MaskByte, And>(isa, any_matrix::<MaskByte, And>))
         }
-        (Compute::Mask, FoldOp::Or | FoldOp::Max) => {
-            Some(fold_loops::<MaskByte, Or>(isa, any_rows::<MaskByte, Or>(isa)))
-        }
+        (Compute::Mask, FoldOp::Or | FoldOp::Max) => Some(fold_loops::<MaskByte, Or>(isa, any_matrix::<MaskByte, Or>)),
         (Compute::Mask, _) => None,
         (Compute::I32, _) => integer_fold_loops::<i32>(op, isa),
         (Compute::I64, _) => integer_fold_loops::<i64>(op, isa),

@@ -19,6 +19,10 @@ use std::ops::Range;
 /// lanes that fit L1 (64 bytes per column for `f32`).
 const STRIP_COLUMNS: usize = 4096;
 
+/// The maximum number of columns of a strip whose values are evaluated: enough to amortize the setup of a row, and few
+/// enough for a block of rows to fit the second-level cache.
+const EVALUATED_COLUMNS: usize = 1024;
+
 /// The maximum number of columns for which one tile contains several rows.
 const NARROW_COLUMNS: usize = 128;
 
@@ -63,7 +67,8 @@ impl SequenceReduction<'_> {
         let total = self.count * self.length * self.work_per_value();
         let threads = if total > 2 * GRAIN { threads::count() } else { 1 };
         let fair = if threads > 1 { width.div_ceil(threads * 2).next_multiple_of(64).max(64) } else { STRIP_COLUMNS };
-        let strip = if narrow { width } else { STRIP_COLUMNS.min(fair).min(width) };
+        let longest = if in_place.is_some() { STRIP_COLUMNS } else { EVALUATED_COLUMNS };
+        let strip = if narrow { width } else { longest.min(fair).min(width) };
         let strips = width.div_ceil(strip);
         let strip_count = strided::element_count(outer) * strips;
         let chunks = self.length.div_ceil(CHUNK);
@@ -284,8 +289,9 @@ impl ColumnStrip<'_> {
         // SAFETY: *Frame*, *Range* and *Destination* (this method's contract) imply the contracts of `Evaluator::tile`
         // and of `accumulator_values`, whose values are `n` values outside `to`, or `to` itself.
         unsafe {
-            // The last instruction writes directly to the block if possible.
-            let writes = reduction.widen.is_none() && reduction.program.outputs[0].direct.is_some();
+            // The last instruction, or the load of an input, writes directly to the block if possible.
+            let is_input = slot < reduction.program.inputs.len();
+            let writes = reduction.widen.is_none() && (is_input || reduction.program.outputs[0].direct.is_some());
             if writes && eval.schedule.granularity[slot] == Granularity::PerElement {
                 frame.addresses[slot] = to;
             }

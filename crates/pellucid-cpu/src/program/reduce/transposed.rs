@@ -2,9 +2,14 @@
 //!
 //! The elements of a sequence are reduced in row-major order, in which such an input is read with a large stride.
 //! Therefore the input is transposed first, panel by panel, as for maps.
+//!
+//! If the values are the elements of the input and a row consists of entire blocks of the canonical order, the blocks
+//! are first combined to one value for each lane, for many rows at a time. Only these values are transposed.
 
 use super::{PreparedReduction, RESULTS, SequenceReduction};
 use crate::program::evaluate::Evaluator;
+use crate::program::fold::{FoldKernel, RunningFold};
+use crate::program::loops::{LANES, ROWS};
 use crate::program::prepared::PreparedInput;
 use crate::program::transpose::{MIN_TRANSPOSE, is_transposed, transpose_matrix};
 use crate::strided::{self, Cursor, StridedAxes, StridedAxis};
@@ -21,6 +26,12 @@ const PANEL_ROWS: usize = 128;
 
 /// The number of rows whose elements fill a cache line of the input, for elements of four bytes.
 const LINE_ROWS: usize = 16;
+
+/// The bytes of adjacent rows of the input whose blocks are combined together. Their lanes fit the first-level cache.
+const RUN_BYTES: usize = 1024;
+
+/// The maximum size of the values of the lanes of such rows, in bytes. They fit the second-level cache.
+const MAX_LANES_BYTES: usize = 256 << 10;
 
 /// The last two reduced axes, whose panels are transposed.
 struct TransposedPanels<'a> {
@@ -73,6 +84,12 @@ impl SequenceReduction<'_> {
     /// Returns an error if memory for the panels of long rows cannot be allocated.
     pub(crate) fn reduce_transposed(&self) -> Result<bool> {
         let Some(panels) = self.transposed_panels() else { return Ok(false) };
+        if let PreparedReduction::Fold(fold) = &self.operation
+            && self.has_entire_blocks(&panels)
+        {
+            self.reduce_lanes(fold, &panels)?;
+            return Ok(true);
+        }
         let strides = |along_row: bool| {
             let input_stride = |(k, is_transposed): (usize, &bool)| match (is_transposed, along_row) {
                 (true, true) => (panels.column.len * self.program.inputs[k].size) as isize,
@@ -102,6 +119,64 @@ impl SequenceReduction<'_> {
             unsafe { self.reduce_panels(&eval, &panels, panels_bytes, range, scratch) }
         })?;
         Ok(true)
+    }
+
+    /// Returns true if the values are the elements of one input, and every row of a panel consists of entire blocks.
+    fn has_entire_blocks(&self, panels: &TransposedPanels<'_>) -> bool {
+        let [input] = &self.program.inputs[..] else { return false };
+        let is_plain = self.value_slot() == 0 && input.load.is_none() && self.widen.is_none();
+        let lanes_bytes = panels.column.len / ROWS * LANES * RUN_BYTES;
+        is_plain
+            && panels.row.strides[0] == input.size as isize
+            && panels.column.len.is_multiple_of(ROWS)
+            && lanes_bytes <= MAX_LANES_BYTES
+    }
+
+    /// Reduces all sequences: combines the blocks of several rows at a time, whose elements are adjacent, to lanes, and
+    /// accumulates the transposed lanes.
+    ///
+    /// # Errors
+    /// Returns an error if memory for the lanes cannot be allocated.
+    fn reduce_lanes(&self, fold: &FoldKernel, panels: &TransposedPanels<'_>) -> Result<()> {
+        let (size, stride) = (fold.size, panels.column.strides[0]);
+        let group = (RUN_BYTES / size).min(panels.row.len);
+        let blocks = panels.column.len / ROWS;
+        let block_lanes = padded(LANES * group * size);
+        let bytes = block_lanes * (1 + blocks) + padded(RESULTS * 8) + self.store_scratch();
+        let grain = GRAIN.div_ceil((self.length * size).max(16));
+        parallel_ranges_with_workspace(self.count, grain, bytes, |range, scratch| {
+            // SAFETY: the scratch memory holds the lanes of one block and of all blocks, for each row of a group, then
+            // `RESULTS` results and the scratch memory of `store_results`. The rows of a group and the blocks of a row
+            // are within the input, and no other task writes the results of these sequences. `accumulate_rows` writes
+            // lanes that are contiguous along the rows; their transpose is the list of all blocks of a row.
+            unsafe {
+                let lanes = scratch.add(block_lanes);
+                let results = lanes.add(block_lanes * blocks);
+                self.for_each_sequence(range, results, results.add(padded(RESULTS * 8)), |addresses, s| {
+                    let mut running = RunningFold::new();
+                    let mut part = Cursor::at(panels.outer, addresses, 0);
+                    for _ in 0..strided::element_count(panels.outer) {
+                        for start in (0..panels.row.len).step_by(group) {
+                            let rows = group.min(panels.row.len - start);
+                            let from = part.positions[0].add(start * size);
+                            for block in 0..blocks {
+                                let from = from.offset((block * ROWS) as isize * stride);
+                                fold.fill_identity(scratch, LANES * rows);
+                                (fold.loops.accumulate_rows)(scratch, from, stride, rows, ROWS);
+                                let to = lanes.add(block * LANES * size);
+                                let [from_strides, to_strides] =
+                                    [[1, rows], [blocks * LANES, 1]].map(|axes| axes.map(|n| (n * size) as isize));
+                                let from = (scratch.cast_const(), from_strides);
+                                transpose_matrix(size, from, (to, to_strides), rows, LANES);
+                            }
+                            running.push_lanes(fold, lanes, rows * blocks);
+                        }
+                        part.advance();
+                    }
+                    running.finish(fold, results.add(s * size));
+                });
+            }
+        })
     }
 
     /// Returns the bytes of the panel of input `k`.

@@ -1,10 +1,35 @@
-//! The scratch memory of a task: a cell for the values per row of each slot, and buffers for elements.
+//! The scratch memory of a task: a cell for the values per row of each slot, and buffers for elements. Inputs whose
+//! memory is overwritten too early are copied to such buffers.
 
 use super::RowExecution;
 use crate::program::execute::{TileExtent, execute};
+use crate::program::kernel_schedule::KernelSchedule;
+use crate::program::prepared::PreparedProgram;
 use crate::program::slot::Granularity;
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch::padded;
+
+/// Returns true if input `k` must be copied to a buffer: an output with the same memory is written before the last read
+/// of `k`.
+pub(super) fn must_stage(program: &PreparedProgram, schedule: &KernelSchedule, bases: &[*mut u8], k: usize) -> bool {
+    let slot = k as u16;
+    let aliases = |o: usize| bases[program.inputs.len() + o] == bases[k];
+    let stored = program.outputs.iter().any(|o| o.slot == slot);
+    let last_phase = schedule.phases.iter().rposition(|p| p.reads.contains(&slot)).unwrap_or(0);
+    let last_read = schedule.instrs.iter().rposition(|c| c.operands().contains(&slot)).unwrap_or(0);
+    let folded = schedule.folds.iter().any(|f| f.operands().any(|s| s == slot));
+    (0..program.outputs.len()).filter(|&o| aliases(o)).any(|o| {
+        let output = &program.outputs[o];
+        let result = output.slot as usize;
+        let written = schedule.instrs.iter().position(|c| c.result == output.slot).unwrap_or(usize::MAX);
+        let same_phase_fold = folded && schedule.phase.get(result).is_some_and(|&p| p <= last_phase);
+        program.inputs[k].per_row
+            || stored
+            || written < last_read
+            || schedule.phase[result] < last_phase
+            || same_phase_fold
+    })
+}
 
 impl RowExecution<'_> {
     /// Returns the bytes of the memory for the values per row of a slot.

@@ -5,7 +5,8 @@
 //! reads are kept for the entire row.
 //!
 //! If the elements of adjacent rows are contiguous in memory and those of one row are not, a block is a transposed tile
-//! (`columns`): loops run over rows, and reductions over the lines of the tile.
+//! (`columns`): loops run over rows, and reductions over the lines of the tile. Lines that are contiguous in memory are
+//! used in place.
 //!
 //! A guarded phase is skipped if no row of the block needs it (`screen`). The loads and stores of operands are in
 //! `operands`.
@@ -17,7 +18,7 @@ mod screen;
 
 use crate::operand::Operand;
 use crate::program::evaluate::tile_capacity;
-use crate::program::execute::{TileExtent, execute};
+use crate::program::execute::{TileExtent, execute, execute_lines};
 use crate::program::fold::{CHUNK, RunningFold};
 use crate::program::kernel_schedule::{KernelSchedule, Phase, RowReduction};
 use crate::program::loops::{self, StreamLoop};
@@ -25,7 +26,8 @@ use crate::program::prepared::{PreparedOutput, PreparedProgram};
 use crate::program::slot::Granularity;
 use crate::strided::{self, Cursor, StridedAxes, StridedAxis};
 use columns::TransposedBlocks;
-use operands::{RowAccess, must_stage, row_access};
+use memory::must_stage;
+use operands::{RowAccess, row_access};
 use pellucid_ir::kernel::Row;
 use pellucid_ir::{Error, Result, Shape};
 use pellucid_runtime::list::List;
@@ -100,8 +102,12 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
     let mut all: StridedAxes = outer.iter().chain(&inner).cloned().collect();
     strided::merge(&mut all);
 
+    let widest = program.outputs.iter().filter(|o| !o.per_row).map(|o| o.size).max().unwrap_or(0);
+    let stream = loops::streaming(rows * length * widest, || {
+        bases[inputs.len()..].iter().any(|to| bases[..inputs.len()].contains(to))
+    });
     let granularity = |k: usize| if program.inputs[k].per_row { Granularity::PerRow } else { Granularity::PerElement };
-    let columns = TransposedBlocks::new(program, &granularity, &outer, &inner, length);
+    let columns = TransposedBlocks::new(program, &granularity, [&outer, &inner], length, &bases, stream.is_some());
     let schedule = match &columns {
         Some(columns) => columns.schedule,
         None => program.schedule_rows(length, &granularity),
@@ -115,10 +121,6 @@ pub(crate) fn run_row(kernel: &Row, inputs: &[Operand<'_>], outputs: &[Operand<'
         None if phased => 1,
         None => block_rows(&access, length, fits).min(rows),
     };
-    let widest = program.outputs.iter().filter(|o| !o.per_row).map(|o| o.size).max().unwrap_or(0);
-    let stream = loops::streaming(rows * length * widest, || {
-        bases[inputs.len()..].iter().any(|to| bases[..inputs.len()].contains(to))
-    });
     let chains_stream = stream.is_some()
         && (inputs.len()..).zip(&program.outputs).filter(|(_, o)| schedule.is_streamed[o.slot as usize]).all(
             |(k, o)| {
@@ -393,10 +395,14 @@ impl RowExecution<'_> {
                         addresses[k] = self.load_input(k, block, 0, n, slot_addresses[k], raw);
                     }
                 }
-                execute(&self.schedule.instrs[phase.head.start..phase.tiles.end], addresses, tile);
+                let instrs = &self.schedule.instrs[phase.head.start..phase.tiles.end];
+                match &self.columns {
+                    Some(columns) => execute_lines(instrs, addresses, tile, &columns.line_strides),
+                    None => execute(instrs, addresses, tile),
+                }
                 let is_separate = |f: &&RowReduction| !f.chained || tile.folds.is_empty();
                 for fold in self.schedule.folds[phase.folds.clone()].iter().filter(is_separate) {
-                    self.reduce_block(fold, addresses, block.rows);
+                    self.reduce_block(fold, addresses, block.rows, tile);
                 }
             }
             if n > 0 && !self.in_place {
@@ -440,7 +446,8 @@ impl RowExecution<'_> {
     fn prefetch_next_block(&self, block: &RowBlock<'_>) {
         let Some(axis) = self.outer.last() else { return };
         for (k, input) in self.program.inputs.iter().enumerate() {
-            if self.access[k] != RowAccess::Strided && !input.per_row && axis.strides[k] != 0 {
+            let is_run = !matches!(self.access[k], RowAccess::Strided | RowAccess::Lines);
+            if is_run && !input.per_row && axis.strides[k] != 0 {
                 // At the end of this axis, `next` is not the address of the next block. A prefetch of a wrong address
                 // does not affect the results.
                 let next = block.starts[k].wrapping_offset(block.rows as isize * axis.strides[k]);

@@ -7,10 +7,9 @@
 use super::columns::TransposedBlocks;
 use super::{RowBlock, RowExecution};
 use crate::program::execute::TileExtent;
-use crate::program::kernel_schedule::KernelSchedule;
 use crate::program::loader::{fill, gather, scatter};
 use crate::program::prepared::{PreparedOutput, PreparedProgram};
-use crate::program::slot::Granularity;
+use crate::program::slot::{Granularity, ValueSlot};
 use crate::strided::{self, AccessPattern, StridedAxis};
 use pellucid_runtime::list::List;
 
@@ -23,6 +22,8 @@ pub(super) enum RowAccess {
     Rows,
     /// The elements of each transposed tile are contiguous, in the order of the tile.
     Tiles,
+    /// The elements of each line of a transposed tile are contiguous, and used in place.
+    Lines,
     /// Any other layout.
     Strided,
 }
@@ -39,12 +40,17 @@ pub(super) fn row_access(
     let dense = |axes: &[StridedAxis], k: usize, size: usize| {
         strided::element_count(axes) == 1 || strided::access_pattern(axes, k, size) == AccessPattern::Dense
     };
+    let slot = |k: usize| match k.checked_sub(program.inputs.len()) {
+        Some(o) => program.outputs[o].slot,
+        None => k as ValueSlot,
+    };
     let access = |(k, (size, per_row)): (usize, (usize, bool))| match per_row {
         true if dense(outer, k, size) => RowAccess::Dense,
         true => RowAccess::Strided,
         false if columns.is_some_and(|columns| columns.are_entire() && dense(&columns.axes, k, size)) => {
             RowAccess::Tiles
         }
+        false if columns.is_some_and(|columns| columns.uses_lines(slot(k))) => RowAccess::Lines,
         false if columns.is_some() => RowAccess::Strided,
         false if dense(all, k, size) => RowAccess::Dense,
         false if dense(inner, k, size) => RowAccess::Rows,
@@ -52,28 +58,6 @@ pub(super) fn row_access(
     };
     let sizes = program.inputs.iter().map(|i| (i.size, i.per_row));
     sizes.chain(program.outputs.iter().map(|o| (o.size, o.per_row))).enumerate().map(access).collect()
-}
-
-/// Returns true if input `k` must be copied to a buffer: an output with the same memory is written before the last read
-/// of `k`.
-pub(super) fn must_stage(program: &PreparedProgram, schedule: &KernelSchedule, bases: &[*mut u8], k: usize) -> bool {
-    let slot = k as u16;
-    let aliases = |o: usize| bases[program.inputs.len() + o] == bases[k];
-    let stored = program.outputs.iter().any(|o| o.slot == slot);
-    let last_phase = schedule.phases.iter().rposition(|p| p.reads.contains(&slot)).unwrap_or(0);
-    let last_read = schedule.instrs.iter().rposition(|c| c.operands().contains(&slot)).unwrap_or(0);
-    let folded = schedule.folds.iter().any(|f| f.operands().any(|s| s == slot));
-    (0..program.outputs.len()).filter(|&o| aliases(o)).any(|o| {
-        let output = &program.outputs[o];
-        let result = output.slot as usize;
-        let written = schedule.instrs.iter().position(|c| c.result == output.slot).unwrap_or(usize::MAX);
-        let same_phase_fold = folded && schedule.phase.get(result).is_some_and(|&p| p <= last_phase);
-        program.inputs[k].per_row
-            || stored
-            || written < last_read
-            || schedule.phase[result] < last_phase
-            || same_phase_fold
-    })
 }
 
 impl RowExecution<'_> {
@@ -134,7 +118,16 @@ impl RowExecution<'_> {
         match self.access[k] {
             RowAccess::Dense => Some(self.bases[k].wrapping_add((block.first * self.length + first) * size)),
             RowAccess::Rows if block.rows == 1 => Some(block.starts[k].wrapping_add(first * size)),
-            RowAccess::Tiles => Some(block.starts[k]),
+            RowAccess::Tiles | RowAccess::Lines => Some(block.starts[k]),
+            _ => None,
+        }
+    }
+
+    /// Returns the address of the first line of a transposed tile in operand `k`, and the distance in bytes between two
+    /// lines, if each line is contiguous there.
+    fn contiguous_lines(&self, k: usize, block: &RowBlock<'_>, size: usize) -> Option<(*mut u8, isize)> {
+        match block.transposed {
+            [element, column] if column.strides[k] == size as isize => Some((block.starts[k], element.strides[k])),
             _ => None,
         }
     }
@@ -176,6 +169,12 @@ impl RowExecution<'_> {
                 (Some(from), Some(load)) => load.run(buffer, from, n),
                 (Some(from), None) if self.staged[k] => std::ptr::copy_nonoverlapping(from, buffer, n * input.size),
                 (Some(from), None) => return from,
+                (None, Some(load)) if let Some((start, stride)) = self.contiguous_lines(k, block, input.size) => {
+                    let line_bytes = block.rows * self.program.sizes[k] as usize;
+                    for line in 0..self.length {
+                        load.run(buffer.add(line * line_bytes), start.offset(line as isize * stride), block.rows);
+                    }
+                }
                 (None, load) => {
                     let to = if load.is_some() { raw } else { buffer };
                     let (axes, base, start) = self.element_space(k, block, first);
@@ -228,8 +227,18 @@ impl RowExecution<'_> {
         // SAFETY: by this method's contract, *Source* covers all reads, *Elements* and *Buffer* all writes.
         unsafe {
             let dense = self.dense_address(k, block, output.size, tile.first);
-            let to = dense.unwrap_or(raw);
             let size = self.program.sizes[output.slot as usize] as usize;
+            let is_element = self.schedule.granularity[output.slot as usize] == Granularity::PerElement;
+            if let (None, true, Some(store)) = (dense, is_element, output.store)
+                && let Some((start, stride)) = self.contiguous_lines(k, block, output.size)
+            {
+                for line in 0..self.length {
+                    let from = from.add(line * block.rows * size);
+                    store.run(start.offset(line as isize * stride), from, block.rows);
+                }
+                return;
+            }
+            let to = dense.unwrap_or(raw);
             match self.schedule.granularity[output.slot as usize] {
                 Granularity::PerElement => match (self.stream, output.store) {
                     (Some(stream), None) if dense.is_some() && to != from => stream(to, from, n * output.size, []),

@@ -175,11 +175,21 @@ fn long_sequences_have_the_canonical_bits() {
             check_reduction_of(&[x], rng, &kernel(op, &axes, identity(DType::F32), output), &shape, &axes);
         }
     }
-    for (shape, axes) in [([1, 40, 9000], [1, 2]), ([3, 40, 9000], [1, 2]), ([2, 140, 9001], [1, 2])] {
+    // Rows of entire blocks, and a last group of fewer rows than the others.
+    let blocks = [[1, 9, 128], [3, 300, 256], [1, 513, 384], [2, 33, 4096]];
+    for shape in [[1, 40, 9000], [3, 40, 9000], [2, 140, 9001]].into_iter().chain(blocks) {
         let [n, rows, columns] = shape;
         let mut x = TestArray::contiguous(rng, &[n, columns, rows], DType::F32);
         x.layout = x.layout.permute(&[0, 2, 1]);
-        check_reduction_of(&[x], rng, &kernel(ReduceOp::Sum, &axes, identity(DType::F32), DType::F32), &shape, &axes);
+        for axes in [vec![1, 2], vec![0, 1, 2]] {
+            let kernel = kernel(ReduceOp::Sum, &axes, identity(DType::F32), DType::F32);
+            check_reduction_of(std::slice::from_ref(&x), rng, &kernel, &shape, &axes);
+        }
+    }
+    for (op, dtype) in [(ReduceOp::Max, DType::F64), (ReduceOp::Sum, DType::I64), (ReduceOp::All, DType::Bool)] {
+        let mut x = TestArray::contiguous(rng, &[256, 150], dtype);
+        x.layout = x.layout.permute(&[1, 0]);
+        check_reduction_of(&[x], rng, &kernel(op, &[0, 1], identity(dtype), dtype), &[150, 256], &[0, 1]);
     }
 }
 

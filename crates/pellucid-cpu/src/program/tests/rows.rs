@@ -167,6 +167,8 @@ fn cases() -> Vec<(Vec<usize>, Vec<usize>)> {
         (vec![3, 7, 700], vec![1]),
         (vec![5, 4, 6, 16], vec![0, 2]),
         (vec![1, 20], vec![0]),
+        (vec![9, 700], vec![0]),
+        (vec![2, 130, 90], vec![1]),
     ];
     cases.push((vec![2, 3000, 7], vec![1, 2]));
     cases
@@ -306,7 +308,7 @@ fn random_chains_in_rows_match_the_reference() {
         let params = Params::new();
         let sizes = [(3, 7), (5, 50), (9, 203), (2, 1000), (50, 300), (1, 9000)].map(|size| (size, 1));
         // Adjacent elements belong to different rows.
-        let transposed = [(17, 7), (100, 40), (50, 300)].map(|size| (size, 0));
+        let transposed = [(17, 7), (100, 40), (50, 300), (600, 20)].map(|size| (size, 0));
         for ((count, length), axis) in sizes.into_iter().chain(transposed) {
             let (mut shape, mut kept) = ([count, length], [count, 1]);
             if axis == 0 {

@@ -1,6 +1,6 @@
 //! Reductions of short contiguous rows of floats, in registers.
 
-use super::monoid::{LANES, Max, Min, Monoid, Sum};
+use super::monoid::{LANES, Max, Min, Monoid, Prod, Sum};
 use crate::program::loops::loop_element::LoopElement;
 use pellucid_simd::vector::FloatVector;
 
@@ -27,7 +27,7 @@ macro_rules! vector_monoids {
         }
     )*};
 }
-vector_monoids! { Sum: add Max: max Min: min }
+vector_monoids! { Sum: add Prod: mul Max: max Min: min }
 
 /// Rows of `len` contiguous values, at most a block, and the memory of their results.
 pub(super) struct FloatRows<T> {
@@ -82,7 +82,7 @@ impl<T: LoopElement> FloatRows<T> {
 /// # Safety
 /// The contract of [`VectorMonoid::combine_vector`] holds.
 #[inline(always)]
-unsafe fn combine_to_depth<V: FloatVector, M: VectorMonoid<V::Scalar>, const DEPTH: usize>(t: [V; 8]) -> V {
+pub(super) unsafe fn combine_to_depth<V: FloatVector, M: VectorMonoid<V::Scalar>, const DEPTH: usize>(t: [V; 8]) -> V {
     // SAFETY: the instruction set is available (this function's contract).
     unsafe {
         let pair = |k: usize| M::combine_vector(t[k], t[k + 1]);
