@@ -84,12 +84,7 @@ impl<T: StorageElement> SortedRows<T> {
             *target = unsafe { (*values.offset(i as isize * value_step)).widen() };
         }
         // SAFETY: the elements of the rows are valid for reads (clause 1).
-        let positions = unsafe {
-            match right {
-                true => self.positions(&targets, lanes, |probe, target| probe <= target),
-                false => self.positions(&targets, lanes, |probe, target| probe < target),
-            }
-        };
+        let positions = unsafe { self.positions(right, &targets, lanes) };
         for i in 0..lanes {
             let position = if targets[i].is_nan() { self.len } else { positions[i] };
             // SAFETY: i < `lanes`, so this output is valid for a write (clause 2).
@@ -97,34 +92,26 @@ impl<T: StorageElement> SortedRows<T> {
         }
     }
 
-    /// Returns the number of elements that precede each target in its row. A comparison with NaN must be false: NaN in
-    /// a row precedes no target.
+    /// Returns the number of elements that precede each target in its row. NaN in a row precedes no target.
     ///
     /// # Safety
     /// The elements of the rows are valid for reads.
     #[inline(always)]
-    unsafe fn positions(
-        &self,
-        targets: &[T::Compute; LANES],
-        lanes: usize,
-        precedes: impl Fn(T::Compute, T::Compute) -> bool,
-    ) -> [usize; LANES] {
+    unsafe fn positions(&self, right: bool, targets: &[T::Compute; LANES], lanes: usize) -> [usize; LANES] {
         let mut low = [0; LANES];
-        let mut rest: [*const T; LANES] = std::array::from_fn(|i| {
-            // Lanes without a value search the first row.
-            self.first.wrapping_offset(if i < lanes { i as isize * self.to_next } else { 0 })
-        });
+        // Lanes without a value search the first row.
+        let rows: [isize; LANES] = std::array::from_fn(|i| if i < lanes { i as isize * self.to_next } else { 0 });
         let mut count = self.len;
         while count > 0 {
             let half = count.div_ceil(2);
-            let (probe_offset, jump) = ((half as isize - 1) * self.step, half as isize * self.step);
-            for i in 0..LANES {
-                // SAFETY: at least `count` elements of the row follow from `rest[i]` on, and `half` is at most `count`,
-                // so this element is valid for a read (this function's contract).
-                let probe = unsafe { (*rest[i].wrapping_offset(probe_offset)).widen() };
-                let is_before = precedes(probe, targets[i]);
-                low[i] += if is_before { half } else { 0 };
-                rest[i] = rest[i].wrapping_offset(if is_before { jump } else { 0 });
+            for ((low, &row), &target) in low.iter_mut().zip(&rows).zip(targets) {
+                let offset = row + (*low + half - 1) as isize * self.step;
+                // SAFETY: `low` + `count` is at most the length of the row and `half` is at most `count`, so this
+                // element is valid for a read (this function's contract).
+                let probe = unsafe { (*self.first.wrapping_offset(offset)).widen() };
+                // The result of the comparison is not predictable, so it is not a branch.
+                let precedes = (probe < target) | (right & (probe == target));
+                *low += half & usize::from(precedes).wrapping_neg();
             }
             count /= 2;
         }
