@@ -25,6 +25,7 @@
 //! | `eigh` | [`eigh()`]: A = V·diag(w)·Vᵀ of symmetric matrices |
 //! | `bidiagonal` | the reduction to bidiagonal form |
 //! | `svd` | [`svd()`]: A = U·diag(S)·Vᵀ |
+//! | `least_squares` | [`least_squares()`]: X with the smallest ‖A·X − B‖ |
 #![forbid(unsafe_code)]
 
 mod bidiagonal;
@@ -34,6 +35,7 @@ mod eigh;
 mod exp;
 mod group;
 mod ldl;
+mod least_squares;
 mod lu;
 mod matrix;
 mod panel;
@@ -52,6 +54,7 @@ pub use eigh::eigh;
 pub use exp::exp;
 pub use group::{GROUP, fits_group};
 pub use ldl::{Pivot, ldl, solve_ldl};
+pub use least_squares::least_squares;
 pub use lu::{lu, lu_group, row_order, solve_lu, solve_lu_group};
 pub use qr::{householder_basis, qr};
 pub use scalar::MatrixElement;

@@ -10,7 +10,7 @@ use pellucid_simd::{AutoVectorized, run_vectorized};
 
 /// The power of two by which a matrix is divided if its largest element exceeds about the largest number divided by
 /// this power. Intermediate products may exceed the elements of R by a factor of about 64·√m.
-const HEADROOM: f64 = (1u64 << 32) as f64;
+pub(crate) const HEADROOM: f64 = (1u64 << 32) as f64;
 
 /// Replaces a matrix by R (on and above the diagonal) and the vectors vᵢ below it, and writes the factors τ: Q is the
 /// product of all I − τᵢ·vᵢ·vᵢᵀ, where element i of vᵢ is 1 and the elements above it are 0.
@@ -37,8 +37,9 @@ pub fn qr<T: MatrixElement>(mut a: MatMut<'_, T>, taus: &mut [T]) {
     (0..m).for_each(|i| (i..n).for_each(|j| a.set(i, j, a.at(i, j) * headroom)));
 }
 
-/// Factors a finite matrix whose products do not overflow.
-fn factor<T: MatrixElement>(mut a: MatMut<'_, T>, taus: &mut [T]) {
+/// Factors the first columns of a finite matrix whose products do not overflow, one for each element of `taus`, and
+/// applies Qᵀ to the others.
+pub(crate) fn factor<T: MatrixElement>(mut a: MatMut<'_, T>, taus: &mut [T]) {
     let (m, n) = (a.rows(), a.columns());
     for (block, taus) in taus.chunks_mut(TILE).enumerate() {
         let start = block * TILE;
@@ -52,7 +53,7 @@ fn factor_panel<T: MatrixElement>(mut panel: MatMut<'_, T>, rest: MatMut<'_, T>,
     let (m, count) = (panel.rows(), taus.len());
     with_columns(&mut panel, count, |columns, vectors| {
         let height = vectors.len() / count;
-        run_vectorized(PanelQr { m, height, columns, vectors: &mut *vectors, taus: &mut *taus });
+        factor_columns(m, columns, vectors, taus);
         if rest.columns() > 0 {
             let vectors = MatRef::from_slice(vectors, count, height).block(0..count, 0..m);
             BlockReflector::new(vectors, taus).apply(rest, true);
@@ -60,7 +61,14 @@ fn factor_panel<T: MatrixElement>(mut panel: MatMut<'_, T>, rest: MatMut<'_, T>,
     });
 }
 
-/// The QR factorization of at most 16 columns of m elements, which are padded with zeros to `height`.
+/// Factors the first of at most 16 columns, one for each element of `taus`, and applies Qᵀ to the others. The columns
+/// have m elements and are padded with zeros, and `vectors`, of which each has their padded length, is initially zero.
+pub(crate) fn factor_columns<T: MatrixElement>(m: usize, columns: &mut [T], vectors: &mut [T], taus: &mut [T]) {
+    let height = vectors.len() / taus.len();
+    run_vectorized(PanelQr { m, height, columns, vectors, taus });
+}
+
+/// The QR factorization of the first of at most 16 columns of m elements, which are padded with zeros to `height`.
 struct PanelQr<'a, T> {
     m: usize,
     height: usize,

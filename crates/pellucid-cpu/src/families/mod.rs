@@ -12,6 +12,7 @@ pub(crate) mod max_pool;
 pub(crate) mod random;
 pub(crate) mod recurrent;
 pub(crate) mod scan;
+pub(crate) mod search;
 pub(crate) mod sort;
 pub(crate) mod sparse;
 

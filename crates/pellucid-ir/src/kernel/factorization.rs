@@ -85,6 +85,13 @@ pub enum Factorization {
         /// Whether the diagonal is assumed to be 1. It is then not read.
         unit: bool,
     },
+    /// X `[n, k]` with the smallest ‖A·X − B‖, and among these X the one with the smallest ‖X‖, for A `[m, n]`, B
+    /// `[m, k]` and a bound `[1]`; the batch axes of all inputs are equal. Singular values of A up to the bound times
+    /// the largest count as zero. A column of B that is not finite makes its column of X NaN.
+    ///
+    /// Outputs: X; the singular values of A, descending; and `i32` of the shape of the batch, the number of singular
+    /// values that do not count as zero.
+    LeastSquares,
     /// The exponential Σ Aᵏ/k!, by scaling, a Padé approximant and repeated squaring (Higham 2005).
     Exp,
 }
@@ -116,6 +123,7 @@ impl Factorization {
             Factorization::Svd(_) => "svd",
             Factorization::Eigh { .. } => "eigh",
             Factorization::TriangularSolve { .. } => "solve_triangular",
+            Factorization::LeastSquares => "lstsq",
             Factorization::Exp => "matrix_exp",
         }
     }
@@ -123,7 +131,7 @@ impl Factorization {
     /// Returns the number of inputs.
     pub fn inputs(self) -> usize {
         match self {
-            Factorization::LdlSolve | Factorization::LuSolve { .. } => 3,
+            Factorization::LdlSolve | Factorization::LuSolve { .. } | Factorization::LeastSquares => 3,
             Factorization::TriangularSolve { .. }
             | Factorization::Cofactors
             | Factorization::HouseholderBasis { .. } => 2,
@@ -134,7 +142,10 @@ impl Factorization {
     /// Returns the number of outputs.
     pub fn outputs(self) -> usize {
         match self {
-            Factorization::Lu | Factorization::Ldl | Factorization::Svd(SvdVectors::Thin | SvdVectors::Full) => 3,
+            Factorization::Lu
+            | Factorization::Ldl
+            | Factorization::Svd(SvdVectors::Thin | SvdVectors::Full)
+            | Factorization::LeastSquares => 3,
             Factorization::Cholesky | Factorization::Qr | Factorization::Eigh { vectors: true } => 2,
             _ => 1,
         }
@@ -168,7 +179,11 @@ impl Factorization {
         let counts = |last: &[usize]| Meta { shape: shaped(last), dtype: DType::I32 };
         let accepts_all_shapes = matches!(
             self,
-            Factorization::Lu | Factorization::Qr | Factorization::HouseholderBasis { .. } | Factorization::Svd(_)
+            Factorization::Lu
+                | Factorization::Qr
+                | Factorization::HouseholderBasis { .. }
+                | Factorization::Svd(_)
+                | Factorization::LeastSquares
         );
         if !accepts_all_shapes && m != n {
             return Err(Error::shapes(op, [&a.shape], "the matrices must be square"));
@@ -196,6 +211,15 @@ impl Factorization {
                 _ => {
                     let help = "B must have as many rows as A, and the same batch axes";
                     return Err(Error::shapes(op, [&a.shape, &inputs[1].shape], help));
+                }
+            },
+            Factorization::LeastSquares => match [&inputs[1], &inputs[2]].map(|input| input.shape.dims()) {
+                [[own @ .., rows, right], [bounds @ .., 1]] if [own, bounds] == [batch; 2] && *rows == m => {
+                    smallvec![meta(&[n, *right]), meta(&[k]), counts(&[])]
+                }
+                _ => {
+                    let help = "B must have as many rows as A, bounds must be [.., 1], and batch axes must be equal";
+                    return Err(Error::shapes(op, inputs.iter().map(|m| &m.shape), help));
                 }
             },
             Factorization::Exp => smallvec![a.clone()],
@@ -274,8 +298,9 @@ impl Family for Factorization {
     }
 
     fn info(&self) -> FamilyInfo {
-        // These two iterate, and may fail to converge after they have written.
-        let writes_before_rejection = matches!(self, Factorization::Svd(_) | Factorization::Eigh { .. });
+        // These iterate, and may fail to converge after they have written.
+        let writes_before_rejection =
+            matches!(self, Factorization::Svd(_) | Factorization::Eigh { .. } | Factorization::LeastSquares);
         let reads_pivots = matches!(
             self,
             Factorization::RowOrder { .. }

@@ -20,6 +20,7 @@ mod recurrent;
 mod reduce;
 mod row;
 mod scan;
+mod search;
 mod sort;
 mod sparse;
 mod window;
@@ -43,6 +44,7 @@ pub use recurrent::{
 pub use reduce::{Reduce, ReduceOp};
 pub use row::Row;
 pub use scan::{Scan, ScanOp};
+pub use search::Search;
 pub use sort::Sort;
 pub use sparse::SparseProduct;
 pub use window::{Window, adaptive_window};
@@ -81,6 +83,8 @@ pub enum Kernel {
     Scatter(Scatter),
     /// The sorted elements of an axis, and their original indices.
     Sort(Sort),
+    /// The positions of values in sorted rows.
+    Search(Search),
     /// A product of a sparse matrix and the lines of an array along an axis.
     SparseProduct(SparseProduct),
     /// A matrix factorization, a computation with factors, or the matrix exponential.
@@ -127,6 +131,7 @@ macro_rules! with_family {
             $crate::kernel::Kernel::Gather($family) => $e,
             $crate::kernel::Kernel::Scatter($family) => $e,
             $crate::kernel::Kernel::Sort($family) => $e,
+            $crate::kernel::Kernel::Search($family) => $e,
             $crate::kernel::Kernel::SparseProduct($family) => $e,
             $crate::kernel::Kernel::Factorization($family) => $e,
             $crate::kernel::Kernel::Recurrent($family) => $e,

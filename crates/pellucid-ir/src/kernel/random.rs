@@ -14,6 +14,16 @@ pub enum Distribution {
     Normal,
     /// Uniform over all values of an integer dtype, or over both booleans.
     Bits,
+    /// The numbers 0..n in random order, for n values of dtype `i64`. It is determined by the random words r of n
+    /// values of [`Distribution::Bits`], with [`bucket_bits`](Distribution::bucket_bits) b:
+    ///
+    /// 1. The numbers are sorted stably by the upper b bits of their words.
+    /// 2. In each bucket of equal upper bits, for the k-th position in ascending order, k ≥ 1, the number there is
+    ///    exchanged with the number at position ⌊(k + 1)·f⌋ of the bucket. The fraction f consists of the other bits of
+    ///    the word with the index of the position in the array.
+    ///
+    /// All permutations are equally likely, except for the rounding of the products.
+    Permutation,
 }
 
 impl Distribution {
@@ -25,6 +35,19 @@ impl Distribution {
             DType::BF16 => 8,
             DType::F64 => 53,
             _ => 24,
+        }
+    }
+
+    /// Returns the number of bits that select the bucket of a number of a permutation of n numbers. The buckets have
+    /// about 2048 to 4096 numbers, but there are at most 2¹¹ buckets.
+    pub const fn bucket_bits(n: usize) -> u32 {
+        let buckets = n >> 11;
+        if buckets < 2 {
+            0
+        } else if buckets >> 11 > 0 {
+            11
+        } else {
+            buckets.ilog2()
         }
     }
 
@@ -63,6 +86,9 @@ impl Family for Random {
         match (self.distribution, values.dtype().is_float()) {
             (Distribution::Uniform | Distribution::Normal, false) => {
                 Err(Error::dtypes("random", [values.dtype()], "uniform and normal values must have a float dtype"))
+            }
+            (Distribution::Permutation, _) if values.dtype() != DType::I64 => {
+                Err(Error::dtypes("random", [values.dtype()], "permutations must be i64"))
             }
             (Distribution::Bits, true) => {
                 Err(Error::dtypes("random", [values.dtype()], "random bits must have an integer dtype or bool"))

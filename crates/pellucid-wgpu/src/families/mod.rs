@@ -14,6 +14,7 @@ mod reduce;
 mod row;
 mod scan;
 mod scatter;
+mod search;
 mod shared;
 mod sort;
 mod sparse;

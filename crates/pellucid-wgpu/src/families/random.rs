@@ -11,6 +11,11 @@ use pellucid_ir::kernel::{Distribution, Random};
 use pellucid_ir::{Compute, DType, Result};
 
 impl GpuFamily for Random {
+    /// The CPU computes permutations, whose exchanges are sequential.
+    fn is_supported(&self) -> bool {
+        self.distribution != Distribution::Permutation
+    }
+
     fn describe(&self, list: &mut DispatchList<'_>, operands: &DeviceOperands<'_>) -> Result<()> {
         let [state, values] = [0, 1].map(|k| &operands.outputs[k]);
         let per_draw = 4 / Distribution::words_per_element(values.dtype);
@@ -40,7 +45,8 @@ fn wide_unit(shader: &mut ShaderBuilder, k: usize) -> String {
     format!("select({scaled}, vec2<u32>(0u, 0u), {integer}.y == 0u)")
 }
 
-/// Returns the names of the elements of one draw, and their type.
+/// Returns the names of the elements of one draw, and their type. For permutations, which shaders do not compute, they
+/// are the random bits.
 fn elements(shader: &mut ShaderBuilder, distribution: Distribution, dtype: DType) -> (Vec<String>, Compute) {
     let word = |k: usize| format!("words[{k}]");
     let unit = |k: usize, bits: u32| {
@@ -73,11 +79,11 @@ fn elements(shader: &mut ShaderBuilder, distribution: Distribution, dtype: DType
             }
             (values, Compute::F32)
         }
-        (Distribution::Bits, DType::I64) => {
+        (Distribution::Bits | Distribution::Permutation, DType::I64) => {
             let pair = |k: usize| format!("vec2<u32>({}, {})", word(k), word(k + 1));
             (vec![pair(0), pair(2)], Compute::I64)
         }
-        (Distribution::Bits, _) => {
+        (Distribution::Bits | Distribution::Permutation, _) => {
             let unused = match dtype {
                 DType::Bool => 31,
                 _ => 32 - 8 * dtype.size(),

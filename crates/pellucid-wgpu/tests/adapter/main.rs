@@ -24,6 +24,7 @@ mod reduce;
 mod row;
 mod scan;
 mod scatter;
+mod search;
 mod sort;
 mod sparse_product;
 mod timings;

@@ -198,6 +198,11 @@ fn factor_matrix<T: MatrixElement>(
             let kind = TriangleKind { is_upper: upper, has_unit_diagonal: unit };
             with_copy(&x[1], &y[0], |b: MatMut<'_, T>| pellucid_linalg::solve_triangular(x[0].view(), b, kind));
         }
+        Factorization::LeastSquares => {
+            let (a, b, bound) = (x[0].view(), x[1].view(), x[2].view::<T>().at(0, 0));
+            let solve = |s: &mut [T]| pellucid_linalg::least_squares(a, b, bound, y[0].view_mut(), s);
+            y[2].store_integers([with_vector(&y[1], solve)? as i64]);
+        }
         Factorization::Exp => with_copy(&x[0], &y[0], pellucid_linalg::exp::<T>),
     }
     Ok(())

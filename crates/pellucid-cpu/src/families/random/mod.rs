@@ -4,6 +4,7 @@
 //! `philox([c, c >> 32, 0, 0], k)`, independently of the thread that computes it. Element i uses word i mod 4 of draw i
 //! / 4. A 64-bit element uses two words, so a draw yields two elements.
 
+mod permutation;
 #[cfg(test)]
 mod tests;
 
@@ -30,7 +31,7 @@ impl CpuFamily for Random {
     fn run(&self, _: &[Operand<'_>], outputs: &[Operand<'_>]) -> Result<()> {
         let (state, values) = (&outputs[0], &outputs[1]);
         let isa = Isa::best();
-        use Distribution::{Bits, Normal, Uniform};
+        use Distribution::{Bits, Normal, Permutation, Uniform};
         match (self.distribution, values.dtype) {
             (Uniform, DType::F16) => fill(&generate::<F16, UnitUniform>(isa), state, values),
             (Uniform, DType::BF16) => fill(&generate::<BF16, UnitUniform>(isa), state, values),
@@ -45,6 +46,7 @@ impl CpuFamily for Random {
             (Bits, DType::I16) => fill(&generate::<u16, RawBits>(isa), state, values),
             (Bits, DType::I32) => fill(&generate::<u32, RawBits>(isa), state, values),
             (Bits, DType::I64) => fill(&generate::<u64, RawBits>(isa), state, values),
+            (Permutation, DType::I64) => return permutation::permute(state, values),
             (distribution, dtype) => unreachable!("the check must reject {distribution:?} values of {dtype}"),
         }
         Ok(())

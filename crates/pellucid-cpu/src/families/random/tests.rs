@@ -166,3 +166,59 @@ fn wrong_dtypes_are_errors_and_leave_the_state_unchanged() {
         assert_eq!(state.values::<i64>(), [1, 2]);
     }
 }
+
+/// Computes a permutation by its definition.
+fn naive_permutation(words: &[u64], bits: u32) -> Vec<i64> {
+    let bucket = |number: usize| if bits == 0 { 0 } else { words[number] >> (64 - bits) };
+    let mut numbers: Vec<usize> = (0..words.len()).collect();
+    numbers.sort_by_key(|&number| bucket(number));
+    let mut start = 0;
+    while start < numbers.len() {
+        let len = numbers[start..].iter().take_while(|&&number| bucket(number) == bucket(numbers[start])).count();
+        for k in 1..len {
+            let other = (u128::from(words[start + k] << bits) * (k as u128 + 1)) >> 64;
+            numbers.swap(start + k, start + other as usize);
+        }
+        start += len;
+    }
+    numbers.into_iter().map(|number| number as i64).collect()
+}
+
+#[test]
+fn permutations_follow_their_definition_in_every_layout() {
+    for n in [0, 1, 2, 3, 100, 4095, 4096, 5000, 70_000] {
+        let words: Vec<i64> = draw(Distribution::Bits, n, [9, 4]);
+        let words: Vec<u64> = words.into_iter().map(|word| word as u64).collect();
+        let expected = naive_permutation(&words, Distribution::bucket_bits(n));
+        for layout in TestLayout::ALL {
+            for threads in [1, 3] {
+                let (numbers, state) = with_threads(threads, || {
+                    generate_array(Distribution::Permutation, &[n].into(), DType::I64, layout, [9, 4])
+                });
+                assert!(numbers.values::<i64>() == expected, "{n} {layout:?} {threads}");
+                assert_eq!(state, [9, 4 + n.div_ceil(2) as i64]);
+            }
+        }
+    }
+    assert_eq!([4095, 4096, 1 << 20, 1 << 22, 1 << 30].map(Distribution::bucket_bits), [0, 1, 9, 11, 11]);
+}
+
+#[test]
+fn permutations_are_uniform() {
+    // Each number is at each position equally often, across the buckets.
+    let (n, quarter) = (8192, 2048);
+    let mut counts = [[0u32; 4]; 4];
+    for key in 0..40 {
+        let numbers: Vec<i64> = draw(Distribution::Permutation, n, [key, 0]);
+        let mut sorted = numbers.clone();
+        sorted.sort_unstable();
+        assert!(sorted.into_iter().eq(0..n as i64));
+        numbers.iter().enumerate().for_each(|(i, &number)| counts[i / quarter][number as usize / quarter] += 1);
+    }
+    let expected = 40.0 * quarter as f64 / 4.0;
+    assert!(counts.iter().flatten().all(|&count| (f64::from(count) / expected - 1.0).abs() < 0.04), "{counts:?}");
+    // All orders of three numbers are equally frequent.
+    let mut orders = std::collections::BTreeMap::new();
+    (0..6000).for_each(|key| *orders.entry(draw::<i64>(Distribution::Permutation, 3, [key, 0])).or_insert(0) += 1);
+    assert!(orders.len() == 6 && orders.values().all(|count| (850..1150).contains(count)), "{orders:?}");
+}

@@ -247,12 +247,7 @@ impl Tensor {
 pub fn lerp(a: &Tensor, b: &Tensor, weight: &Tensor) -> Result<Tensor> {
     let formula = match [a, b, weight].iter().any(|t| t.dtype().is_float()) {
         true => formula! {
-            static lerp(a, b, w) = {
-                let rise = a.eq(b).select(0.0, b - a);
-                let value = w.lt(0.5).select(a, b) + w.lt(0.5).select(w, w - 1.0) * rise;
-                let weighted = w.eq(0.0).select(a, w.eq(1.0).select(b, (1.0 - w) * a + w * b));
-                rise.is_finite().select(value, weighted)
-            };
+            static lerp(a, b, w) = interpolate(a, b, w);
             d a = g * (1.0 - w);
             d b = g * w;
             d w = g * (a.eq(b) & !a.is_finite()).select(0.0, b - a);
@@ -260,6 +255,14 @@ pub fn lerp(a: &Tensor, b: &Tensor, weight: &Tensor) -> Result<Tensor> {
         false => formula! { static lerp(a, b, w) = a + w * (b - a); },
     };
     map(formula, &[a, b, weight], &[])
+}
+
+/// Returns the linear interpolation of floats a and b with weight w, which [`lerp`] describes.
+pub(in crate::ops) fn interpolate(a: Expr, b: Expr, w: Expr) -> Expr {
+    let rise = a.eq(b).select(0.0, b - a);
+    let value = w.lt(0.5).select(a, b) + w.lt(0.5).select(w, w - 1.0) * rise;
+    let weighted = w.eq(0.0).select(a, w.eq(1.0).select(b, (1.0 - w) * a + w * b));
+    rise.is_finite().select(value, weighted)
 }
 
 /// Computes x + value·a·b. All three tensors broadcast.

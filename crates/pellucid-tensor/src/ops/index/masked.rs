@@ -1,13 +1,13 @@
 //! Selection by masks, and one-hot vectors.
 
 use crate::ops::call::check;
-use crate::ops::elementwise::{arithmetic, compare};
-use crate::ops::formula::broadcast;
+use crate::ops::elementwise::arithmetic;
+use crate::ops::formula::{broadcast, map};
 use crate::ops::index::nonzero;
-use crate::ops::primitive::{copy, create, fill, gather, view};
+use crate::ops::primitive::{create, fill, gather, view};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::{DType, Error, Result, Scalar};
+use pellucid_ir::{Error, Result, Scalar, formula};
 
 /// Replaces the elements of x where the mask is true by `value`. x and the mask broadcast; the result has the dtype of
 /// x.
@@ -52,5 +52,6 @@ pub fn one_hot(x: &Tensor, classes: usize) -> Result<Tensor> {
     }
     let shape = check::representable(x.shape().iter().copied().chain([classes]).collect())?;
     let indices = create::indices(classes).map_err(|error| error.with_shape(&shape))?;
-    copy::to_dtype(&compare::eq(&view::unsqueeze(x, -1)?, &indices)?, DType::I64)
+    let is_class = formula! { static one_hot(x, class) = x.eq(class).to_number(); };
+    map(is_class, &[&view::unsqueeze(x, -1)?, &indices], &[])
 }

@@ -1,16 +1,19 @@
 //! Binary search in sorted rows, and histograms.
 
-use crate::autograd::placed_like;
+use crate::autograd::{apply_one, interface::*, placed_like};
 use crate::engine;
 use crate::ops::call::axes::Axes;
-use crate::ops::elementwise::{arithmetic, compare};
-use crate::ops::formula::{broadcast, map};
+use crate::ops::elementwise::arithmetic;
+use crate::ops::elementwise::arithmetic::interpolate;
+use crate::ops::formula::{broadcast, map, map_all};
 use crate::ops::primitive::precision::in_single;
 use crate::ops::primitive::{copy, create, fill, gather, view};
 use crate::ops::reduce::{reductions, scan, value_range};
 use crate::ops::shape::join;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
+use pellucid_ir::formula::Expr;
+use pellucid_ir::kernel::{Kernel, Search};
 use pellucid_ir::{DType, Error, Result, Shape, formula};
 
 /// Returns the `i64` index at which each value would be inserted to keep a sorted row sorted.
@@ -21,9 +24,8 @@ use pellucid_ir::{DType, Error, Result, Shape, formula};
 /// `sorted` is one vector for all values, or has the leading axes of `values`: its last axis is then the sorted row for
 /// the values with the same leading indices.
 ///
-/// All values are searched together, one bisection step after another. In addition to operands and result, the
-/// operation stores four arrays of the shape of the values, two of them in `i64`. [`interp`](crate::ops::interp),
-/// [`isin`](crate::ops::isin) and [`histogram`] call it.
+/// If the dtypes of the operands differ, copies in their promoted dtype are compared.
+/// [`interp`](crate::ops::interp), [`isin`](crate::ops::isin) and [`histogram`] call the operation.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`] for different leading axes, or a 0-d `sorted`.
@@ -40,30 +42,28 @@ pub fn searchsorted(sorted: &Tensor, values: &Tensor, right: bool) -> Result<Ten
         let help = "sorted must be a vector, or have the leading axes of the values";
         return Err(Error::shapes(op, [sorted.shape(), values.shape()], help));
     }
-    let (len, shape) = (sorted.shape()[rank - 1], values.shape().clone());
-    let (sorted, values) = (sorted.detach(), values.detach());
-    let values = if rank == 1 { view::ravel(&values)? } else { values };
-    if len == 0 {
-        // In a row without elements every index is 0. The sum of the empty rows, 0, is added to place the result on
-        // their device.
-        let zeros = fill::full_on_device_of(&values, shape, 0, DType::I64)?;
-        return arithmetic::add(&zeros, &copy::to_dtype(&reductions::sum(&sorted, Axes::from(..))?, DType::I64)?);
+    let dtype = sorted.dtype().promote(values.dtype());
+    let operand = |t: &Tensor| copy::to_dtype(&t.detach(), dtype);
+    apply_one(SortedPositions { right }, &[&operand(sorted)?, &operand(values)?])
+}
+
+/// Computes the positions of values in sorted rows, which are integers and have no gradient.
+struct SortedPositions {
+    right: bool,
+}
+
+impl Operation for SortedPositions {
+    fn name(&self) -> &'static str {
+        "searchsorted"
     }
-    let advance = formula! { static searchsorted(is_before: mask, low; half) = is_before.select(low + half, low); };
-    // The result is in low..=low + count. Every step halves this range. All values have the same count.
-    let (mut low, mut count) = (fill::zeros(values.shape(), DType::I64)?, len as i64);
-    while count > 0 {
-        let half = (count + 1) / 2;
-        let probe = gather::take_along_axis(&sorted, &arithmetic::add(&low, half - 1)?, -1)?;
-        // A comparison with a NaN in the sorted row is false, as required: NaN sorts last.
-        let is_before = if right { compare::le(&probe, &values)? } else { compare::lt(&probe, &values)? };
-        low = map(advance, &[&is_before, &low], &[half.into()])?;
-        count /= 2;
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
+        let positions = Array::new(inputs[1].device(), DType::I64, inputs[1].shape().clone())?;
+        engine::submit(&Kernel::Search(Search { right: self.right }), inputs, &[&positions])?;
+        Ok(smallvec![positions])
     }
-    if values.dtype().is_float() {
-        low = arithmetic::where_(&compare::isnan(&values)?, len as i64, &low)?;
+    fn backward(&self, _: &SavedTensors, _: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        Ok(smallvec![None, None])
     }
-    view::reshape_to(&low, &shape)
 }
 
 /// Returns the index of the bucket between ascending boundaries that contains each element.
@@ -222,22 +222,20 @@ fn histogram_of_points(
         let help = "weights must have the dtype of the elements; use to_dtype()";
         return Err(Error::dtypes(op, [points.dtype(), weights.dtype()], help));
     }
-    let (points, count) = (points.detach(), points.shape()[0]);
+    let points = points.detach();
     let (mut all_edges, mut shape, mut is_valid) = (Vec::new(), Vec::new(), None);
-    let (mut inside, mut cell) = (fill::full([count], true, DType::Bool)?, fill::zeros([count], DType::I64)?);
+    let (mut inside, mut cell) = (None, None);
     for (axis, &bins) in bins.iter().enumerate() {
         let x = view::select(&points, 1, axis as isize)?;
         let (edges, are_edges) = bin_edges(op, &x, bins)?;
         is_valid = value_range::both(is_valid, are_edges)?;
-        let (first, last, len) = (view::select(&edges, 0, 0)?, view::select(&edges, 0, -1)?, edges.size() - 1);
-        let within = compare::logical_and(&compare::ge(&x, &first)?, &compare::le(&x, &last)?)?;
-        inside = compare::logical_and(&inside, &within)?;
-        let bin = arithmetic::clamp(&arithmetic::sub(&searchsorted(&edges, &x, true)?, 1)?, 0, len as i64 - 1)?;
-        // Cells are numbered in row-major order.
-        cell = arithmetic::add(&arithmetic::mul(&cell, len as i64)?, &bin)?;
+        let len = edges.size() - 1;
+        inside = value_range::both(inside, Some(is_between(&x, &edges)?))?;
+        cell = Some(cells(cell.as_ref(), &searchsorted(&edges, &x, true)?, len)?);
         shape.push(len);
         all_edges.push(edges);
     }
+    let (inside, cell) = inside.zip(cell).expect("the points must have at least one dimension");
     // Elements are counted as integers, since `f32` cannot represent every count above 2²⁴.
     let weights = match weights {
         Some(weights) => arithmetic::where_(&inside, &view::ravel(weights)?, 0)?,
@@ -260,16 +258,37 @@ fn histogram_of_points(
     Ok((counts, all_edges))
 }
 
+/// Returns the mask of the elements of x from the first to the last edge.
+fn is_between(x: &Tensor, edges: &Tensor) -> Result<Tensor> {
+    let inside = formula! { static histogram_inside(x, first, last) = x.ge(first) & x.le(last); };
+    map(inside, &[x, &view::select(edges, 0, 0)?, &view::select(edges, 0, -1)?], &[])
+}
+
+/// Returns the numbers of cells in row-major order, from the cells of the dimensions so far, and the positions of the
+/// elements in the edges of `len` bins of another dimension.
+fn cells(so_far: Option<&Tensor>, positions: &Tensor, len: usize) -> Result<Tensor> {
+    let params = [(len as i64).into()];
+    let Some(cell) = so_far else {
+        let first = formula! { static histogram_bin(position; len) = bin_at(position, len); };
+        return map(first, &[positions], &params);
+    };
+    let next = formula! { static histogram_cell(cell, position; len) = cell * len + bin_at(position, len); };
+    map(next, &[cell, positions], &params)
+}
+
+/// Returns the bin of a position in the edges of `len` bins. The last bin contains the last edge.
+fn bin_at(position: Expr, len: Expr) -> Expr {
+    (position - 1).max(0).min(len - 1)
+}
+
+/// The lower and the upper end of the bins, 0-d, and the mask of [`bin_edges`].
+type BinEnds = ([Tensor; 2], Option<Tensor>);
+
 /// Returns the bin edges of x. If the values that determine the edges cannot be read, also returns a 0-d mask, which is
 /// true if the edges are valid.
 fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<(Tensor, Option<Tensor>)> {
-    if !x.dtype().is_float() {
-        return Err(Error::dtypes(op, [x.dtype()], "the input must have a float dtype; bincount() counts integers"));
-    }
-    // Edges of half precision are computed in `f32` and rounded once.
-    let single = if matches!(x.dtype(), DType::F16 | DType::BF16) { DType::F32 } else { x.dtype() };
-    let end = |value: f64| fill::full_on_device_of(x, (), value, single);
-    let (count, low, high) = match bins {
+    check_binned(op, x)?;
+    let count = match bins {
         Bins::Edges(edges) if edges.rank() != 1 || edges.size() < 2 => {
             return Err(Error::shapes(op, [edges.shape()], "edges must be a vector of at least two elements"));
         }
@@ -280,22 +299,50 @@ fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<(Tensor, Op
             let ascend = value_range::ascending_or_mask(op, "edges", edges, false)?;
             return Ok((edges.detach(), ascend));
         }
-        Bins::Between(_, low, high) if !(low.is_finite() && high.is_finite() && low <= high) => {
+        Bins::Between(count, ..) | Bins::Count(count) => count,
+    };
+    let ends = if let Bins::Between(_, low, high) = bins { Some([low, high]) } else { None };
+    let ([low, high], is_valid) = bin_ends(op, x, count, ends)?;
+    let parts = count.checked_add(1).ok_or_else(Error::size_overflow)?;
+    let parts = create::linspace(0.0, 1.0, parts, low.dtype())?;
+    let edges = formula! {
+        static histogram_edges(low, high, part) = part.eq(1.0).select(high, interpolate(low, high, part));
+    };
+    Ok((copy::to_dtype(&map(edges, &[&low, &high, &parts], &[])?, x.dtype())?, is_valid))
+}
+
+/// Returns an error unless x contains floats.
+fn check_binned(op: &'static str, x: &Tensor) -> Result<()> {
+    match x.dtype().is_float() {
+        true => Ok(()),
+        false => Err(Error::dtypes(op, [x.dtype()], "the input must have a float dtype; bincount() counts integers")),
+    }
+}
+
+/// Returns the ends of `count` bins of equal width, between the given ends or the extrema of x. The ends are `f32` for
+/// half precision, so that edges are rounded once.
+fn bin_ends(op: &'static str, x: &Tensor, count: usize, ends: Option<[f64; 2]>) -> Result<BinEnds> {
+    let single = if matches!(x.dtype(), DType::F16 | DType::BF16) { DType::F32 } else { x.dtype() };
+    let [low, high] = match ends {
+        Some([low, high]) if !(low.is_finite() && high.is_finite() && low <= high) => {
             let reason = format!("the ends of the bins must be finite and ascending, got {low:?} and {high:?}");
             return Err(Error::invalid(op, reason));
         }
-        Bins::Between(count, low, high) => (count, end(low)?, end(high)?),
-        Bins::Count(count) if x.size() == 0 => (count, end(0.0)?, end(1.0)?),
-        Bins::Count(count) => {
+        None if x.size() > 0 => {
             let (low, high) = reductions::aminmax(&x.detach(), ..)?;
-            (count, copy::to_dtype(&low, single)?, copy::to_dtype(&high, single)?)
+            [copy::to_dtype(&low, single)?, copy::to_dtype(&high, single)?]
+        }
+        ends => {
+            let [low, high] = ends.unwrap_or([0.0, 1.0]);
+            let end = |value: f64| fill::full_on_device_of(x, (), value, single);
+            [end(low)?, end(high)?]
         }
     };
     if count == 0 {
         return Err(Error::invalid(op, "the number of bins must be at least 1, got 0"));
     }
     let mut is_valid = None;
-    if let Bins::Count(_) = bins {
+    if ends.is_none() {
         for end in [&low, &high] {
             let (subject, range) = ("elements that set the ends of the bins", f64::MIN..=f64::MAX);
             is_valid = value_range::both(is_valid, value_range::in_range_or_mask(op, subject, end, range, false)?)?;
@@ -306,16 +353,16 @@ fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<(Tensor, Op
     is_valid = value_range::both(is_valid, value_range::in_range_or_mask(op, subject, &width, range, false)?)?;
     // If the ends are equal, both are moved outwards by ½, or by a larger distance where the dtype cannot represent a
     // change of ½.
-    let least = arithmetic::mul(&arithmetic::abs(&low)?, x.dtype().epsilon().unwrap_or_default())?;
-    let margin = arithmetic::where_(&compare::eq(&low, &high)?, &arithmetic::maximum(&least, 0.5)?, 0.0)?;
-    let limit = x.dtype().range().1.to_f64();
-    let low = arithmetic::maximum(&arithmetic::sub(&low, &margin)?, -limit)?;
-    let high = arithmetic::minimum(&arithmetic::add(&high, &margin)?, limit)?;
-    let parts = count.checked_add(1).ok_or_else(Error::size_overflow)?;
-    let parts = create::linspace(0.0, 1.0, parts, single)?;
-    let inner = arithmetic::lerp(&low, &high, &parts)?;
-    let edges = arithmetic::where_(&compare::eq(&parts, 1.0)?, &high, &inner)?;
-    Ok((copy::to_dtype(&edges, x.dtype())?, is_valid))
+    let moved = formula! {
+        static histogram_ends(low, high; epsilon, limit) = {
+            let margin = low.eq(high).select((low.abs() * epsilon).max(0.5), 0.0);
+            ((low - margin).max(-limit), (high + margin).min(limit))
+        };
+    };
+    let params = [x.dtype().epsilon().unwrap_or_default().into(), x.dtype().range().1];
+    let ends: [Tensor; 2] =
+        map_all(moved, &[&low, &high], &params)?.into_vec().try_into().expect("the formula must have two outputs");
+    Ok((ends, is_valid))
 }
 
 /// Counts the elements in `bins` bins of equal width between two ends. Equal ends select the extrema of x.
@@ -328,22 +375,23 @@ fn bin_edges(op: &'static str, x: &Tensor, bins: Bins<'_>) -> Result<(Tensor, Op
 #[tensor_method]
 pub fn histc(x: &Tensor, bins: usize, low: f64, high: f64) -> Result<Tensor> {
     in_single!("histc", [x] => histc(x, bins, low, high));
-    let ends = if low == high { Bins::Count(bins) } else { Bins::Between(bins, low, high) };
-    let (edges, is_valid) = bin_edges("histc", x, ends)?;
+    check_binned("histc", x)?;
+    let ends = if low == high { None } else { Some([low, high]) };
+    let ([low, high], is_valid) = bin_ends("histc", x, bins, ends)?;
+    let placed = formula! {
+        static histc(x, low, high; bins) = {
+            let (distance, width) = (x - low, high - low);
+            let scaled = distance * bins;
+            let quotient = scaled.is_finite().select(scaled / width, distance / width * bins);
+            let inside = x.ge(low) & x.le(high);
+            (inside, inside.select(quotient, 0.0).floor())
+        };
+    };
     let x = view::ravel(&x.detach())?;
-    let (low, high) = (view::select(&edges, 0, 0)?, view::select(&edges, 0, -1)?);
-    let inside = compare::logical_and(&compare::ge(&x, &low)?, &compare::le(&x, &high)?)?;
-    let (distance, width) = (arithmetic::sub(&x, &low)?, arithmetic::sub(&high, &low)?);
-    let scaled = arithmetic::mul(&distance, bins as f64)?;
-    let quotient = arithmetic::where_(
-        &compare::isfinite(&scaled)?,
-        &arithmetic::div(&scaled, &width)?,
-        &arithmetic::mul(&arithmetic::div(&distance, &width)?, bins as f64)?,
-    )?;
-    let bin = arithmetic::floor(&arithmetic::where_(&inside, &quotient, 0)?)?;
+    let placed = map_all(placed, &[&x, &low, &high], &[(bins as f64).into()])?;
     // Bins are clamped as integers, because `f32` does not represent every integer above 2²⁴.
-    let bin = arithmetic::minimum(&copy::to_dtype(&bin, DType::I64)?, bins as i64 - 1)?;
-    let counts = gather::scatter_add_along(&copy::to_dtype(&inside, DType::I64)?, &bin, 0, [bins])?;
+    let bin = arithmetic::minimum(&copy::to_dtype(&placed[1], DType::I64)?, bins as i64 - 1)?;
+    let counts = gather::scatter_add_along(&copy::to_dtype(&placed[0], DType::I64)?, &bin, 0, [bins])?;
     let counts = copy::to_dtype(&counts, x.dtype())?;
     match &is_valid {
         Some(is_valid) => value_range::nan_unless(is_valid, &counts),

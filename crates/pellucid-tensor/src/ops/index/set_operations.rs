@@ -87,7 +87,7 @@ pub fn setxor1d(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// Returns true where x equals one of `elements`, by binary search. NaN equals nothing.
 ///
 /// In addition to operands and result, the operation stores the sorted elements with their `i64` order, and a few
-/// arrays of x's shape, two of them in `i64` (see [`searchsorted`](crate::ops::searchsorted)).
+/// arrays of x's shape, two of them in `i64`.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).

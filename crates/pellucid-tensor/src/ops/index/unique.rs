@@ -37,9 +37,14 @@ pub struct Unique {
 pub fn unique(x: &Tensor, axis: Option<isize>) -> Result<Unique> {
     check_values_readable("unique")?;
     let rows = as_rows("unique", x, axis)?;
+    let width = rows.shape()[1];
+    if width == 1 {
+        let (sorted, order) = sort::sort(&view::ravel(&rows)?, 0, false)?;
+        return groups(x, axis, &view::unsqueeze(&sorted, 1)?, Some(&order));
+    }
     let mut order = create::indices(rows.shape()[0])?;
     // Stable sorts by each column, from the last to the first, produce the lexicographic order.
-    for column in (0..rows.shape()[1]).rev() {
+    for column in (0..width).rev() {
         let column = gather::index_select(&view::select(&rows, 1, column as isize)?, 0, &order)?;
         order = gather::index_select(&order, 0, &sort::argsort(&column, 0, false)?)?;
     }
@@ -87,12 +92,16 @@ fn groups(x: &Tensor, axis: Option<isize>, rows: &Tensor, order: Option<&Tensor>
     let count = rows.shape()[0];
     let pairs = count.saturating_sub(1);
     let (low, high) = (view::narrow(rows, 0, 0, pairs)?, view::narrow(rows, 0, count - pairs, pairs)?);
-    let differs = reductions::any(&compare::ne(&high, &low)?, 1)?;
-    let starts = concatenate(&[&fill::ones([count - pairs], DType::Bool)?, &differs], 0)?;
-    let group_indices = arithmetic::sub(&scan::cumsum(&starts, 0)?, 1)?;
-    let first_rows = &nonzero(&starts)?[0];
-    let ends = concatenate(&[first_rows, &create::from_host(&[count as i64], [1])?], 0)?;
-    let counts = scan::diff(&ends, 1, 0)?;
+    let differs = compare::ne(&high, &low)?;
+    let differs = if rows.shape()[1] == 1 { view::ravel(&differs)? } else { reductions::any(&differs, 1)? };
+    // The index of a row's group is the number of rows up to it that differ from the row before.
+    let first = count - pairs;
+    let changes = concatenate(&[&fill::zeros([first], DType::Bool)?, &differs], 0)?;
+    let group_indices = scan::cumsum(&changes, 0)?;
+    let later_starts = &nonzero(&changes)?[0];
+    let first_rows = &concatenate(&[&fill::zeros([first], DType::I64)?, later_starts], 0)?;
+    let ends = concatenate(&[later_starts, &create::from_host(&[count as i64][..first], [first])?], 0)?;
+    let counts = arithmetic::sub(&ends, first_rows)?;
     let (firsts, inverse) = match order {
         None => (first_rows.clone(), group_indices),
         Some(order) => {

@@ -2,7 +2,7 @@
 
 use super::triangular::triangular;
 use super::{
-    WithoutGradient, as_column, block, broadcast_batch, check_invertible, common_batch, eye, factor, matrix_dims, mt,
+    WithoutGradient, as_column, block, broadcast_batch, check_invertible, common_batch, factor, matrix_dims, mt,
     promote_operands, untracked_tensor,
 };
 use crate::autograd::{apply, apply_one, interface::*, placed_like};
@@ -43,7 +43,7 @@ impl Operation for LuFactor {
         let (m, n) = matrix_dims("lu_factor", &packed)?;
         let k = m.min(n);
         let first = block(&packed, (0, 0), k, k)?;
-        let (l1, u1) = (unit_lower(&first)?, diagonal::triu(&first, 0)?);
+        let (l1, u1) = (diagonal::unit_lower(&first)?, diagonal::triu(&first, 0)?);
         let (l2, u2) = (block(&packed, (k, 0), m - k, k)?, block(&packed, (0, k), k, n - k)?);
         let (g1, gl2, gu2) = (block(&g, (0, 0), k, k)?, block(&g, (k, 0), m - k, k)?, block(&g, (0, k), k, n - k)?);
         let from_l = matmul(&mt(&l1)?, &diagonal::tril(&g1, -1)?)?;
@@ -73,12 +73,6 @@ fn row_order(op: &'static str, pivots: &Tensor, rows: usize) -> Result<Tensor> {
 /// Returns the rows of matrices in the given order, `[.., m]`.
 fn take_rows(x: &Tensor, order: &Tensor) -> Result<Tensor> {
     gather::take_along_axis(x, &broadcast::broadcast_to(&as_column(order)?, x.shape())?, -2)
-}
-
-/// Returns the strict lower triangle with ones on the diagonal.
-fn unit_lower(x: &Tensor) -> Result<Tensor> {
-    let (m, n) = matrix_dims("lu", x)?;
-    arithmetic::add(&diagonal::tril(x, -1)?, &eye(m, n, x.dtype())?)
 }
 
 /// An LU factorization without autograd history.
@@ -247,7 +241,7 @@ pub fn lu_unpack(packed: &Tensor, pivots: &Tensor) -> Result<(Tensor, Tensor, Te
     // Column i of P has its 1 in row orderᵢ.
     let rows = as_column(&create::indices(m)?)?;
     let p = copy::to_dtype(&compare::eq(&rows, &super::as_row(&order)?)?, packed.dtype())?;
-    let l = unit_lower(&block(packed, (0, 0), m, k)?)?;
+    let l = diagonal::unit_lower(&block(packed, (0, 0), m, k)?)?;
     Ok((placed_like("lu_unpack", packed, &p)?, l, diagonal::triu(&block(packed, (0, 0), k, n)?, 0)?))
 }
 

@@ -4,7 +4,7 @@ use super::eigh::eigh;
 use super::lyapunov::mirror_lower;
 use super::svd::{svdvals, thin_svd};
 use super::{as_column, as_row, matrix_dims, mt, square_side, untracked_tensor};
-use crate::autograd::{apply, interface::*};
+use crate::autograd::{apply_one, interface::*};
 use crate::ops::call::axes;
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::formula::broadcast;
@@ -59,8 +59,7 @@ fn above_cutoff(values: &Tensor, [atol, rtol]: &[Tensor; 2]) -> Result<Tensor> {
     compare::gt(values, &bound)
 }
 
-/// Computes the pseudo-inverse A⁺ (Moore & Penrose), and the singular values (or eigenvalues), which have no gradient.
-/// At constant rank (Golub & Pereyra 1973)
+/// Computes the pseudo-inverse A⁺ (Moore & Penrose). At constant rank (Golub & Pereyra 1973)
 /// ∂A = −A⁺ᵀ·g·A⁺ᵀ + (I − A·A⁺)·gᵀ·A⁺·A⁺ᵀ + A⁺ᵀ·A⁺·gᵀ·(I − A⁺·A).
 struct PseudoInverse {
     hermitian: bool,
@@ -90,7 +89,7 @@ impl Operation for PseudoInverse {
             0.0,
         )?;
         let inverse_of_a = matmul(&arithmetic::mul(&mt(&vt)?, &as_row(&inverse)?)?, &mt(&u)?)?;
-        Ok(smallvec![inverse_of_a.array().clone(), s.array().clone()])
+        Ok(smallvec![inverse_of_a.array().clone()])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         let (a, x, g) = (saved.input(0)?, saved.output(0)?, grads.get(0)?);
@@ -115,18 +114,10 @@ impl Operation for PseudoInverse {
 #[doc(alias = "pseudo_inverse")]
 #[tensor_method]
 pub fn pinv(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
-    check_operands("pinv", a, cutoff)?;
-    Ok(pinv_with_values(a, cutoff)?.0)
-}
-
-/// Computes the pseudo-inverse of checked operands, and the singular values (or eigenvalues) without gradient.
-pub(super) fn pinv_with_values(a: &Tensor, cutoff: &Cutoff) -> Result<(Tensor, Tensor)> {
-    let (m, n) = matrix_dims("pinv", a)?;
+    let (m, n) = check_operands("pinv", a, cutoff)?;
     if a.size() == 0 {
-        // If A has no elements, the results have none either.
-        let inverse = mt(&view::reshape_to(a, &super::batch(a).iter().copied().chain([m, n]).collect())?)?;
-        let values: Shape = super::batch(a).iter().copied().chain([m.min(n)]).collect();
-        return Ok((inverse, fill::full_on_device_of(a, values, 0, a.dtype())?));
+        // If A has no elements, the inverse has none either.
+        return mt(&view::reshape_to(a, &super::batch(a).iter().copied().chain([m, n]).collect())?);
     }
     let [atol, rtol] = cutoff.bounds(a)?;
     // The matrices broadcast with the bounds here, so that the broadcast gradient is summed.
@@ -137,8 +128,7 @@ pub(super) fn pinv_with_values(a: &Tensor, cutoff: &Cutoff) -> Result<(Tensor, T
     let a = broadcast::broadcast_to(a, batch.iter().copied().chain([m, n]).collect::<Shape>())?;
     // The gradient multiplies by the full matrix A, but only the lower triangle of A may be read.
     let a = &if cutoff.hermitian { mirror_lower(&a)? } else { a };
-    let outputs = apply(PseudoInverse { hermitian: cutoff.hermitian }, &[a, &atol, &rtol])?;
-    Ok((outputs[0].clone(), outputs[1].detach()))
+    apply_one(PseudoInverse { hermitian: cutoff.hermitian }, &[a, &atol, &rtol])
 }
 
 /// Computes the rank: the number of singular values (or absolute eigenvalues) above the cutoff, in `i64`, with the
@@ -154,12 +144,7 @@ pub fn matrix_rank(a: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
     }
     let a = a.detach();
     let values = if cutoff.hermitian { arithmetic::abs(&super::eigvalsh(&a, false)?)? } else { svdvals(&a)? };
-    rank_of_values(&a, &values, cutoff)
-}
-
-/// Returns the number of singular values of A above the cutoff.
-pub(super) fn rank_of_values(a: &Tensor, values: &Tensor, cutoff: &Cutoff) -> Result<Tensor> {
-    reductions::sum(&above_cutoff(values, &cutoff.bounds(a)?)?, -1)
+    reductions::sum(&above_cutoff(&values, &cutoff.bounds(&a)?)?, -1)
 }
 
 fn check_operands(op: &'static str, a: &Tensor, cutoff: &Cutoff) -> Result<(usize, usize)> {

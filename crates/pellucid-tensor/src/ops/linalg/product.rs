@@ -137,12 +137,21 @@ pub fn vander(x: &Tensor, n: Option<usize>) -> Result<Tensor> {
     }
     let shape = check::representable(x.shape().iter().copied().chain([n]).collect())?;
     in_single!("vander", [x] => vander(x, Some(n)));
-    check::affordable_parts(n).map_err(|error| error.with_shape(&shape))?;
+    let powers = powers(x, n.max(1)).map_err(|error| error.with_shape(&shape))?;
+    join::stack(&powers.iter().collect::<Vec<_>>(), -1)
+}
+
+/// Computes the powers 0, 1, .., n − 1 of every element, for n of at least 1.
+///
+/// # Errors
+/// [`Error::OutOfMemory`].
+pub(in crate::ops) fn powers(x: &Tensor, n: usize) -> Result<Vec<Tensor>> {
+    check::affordable_parts(n)?;
     let mut powers = vec![fill::ones_like(x)?];
     for k in 1..n {
         powers.push(arithmetic::mul(&powers[k - 1], x)?);
     }
-    join::stack(&powers.iter().take(n.max(1)).collect::<Vec<_>>(), -1)
+    Ok(powers)
 }
 
 /// Computes Σ aᵢ·bᵢ along an axis of the broadcast shape, which the result does not keep. Products of floats are summed

@@ -5,6 +5,7 @@ use super::{WithoutGradient, as_column, block, eye, factor, matrix_dims, mt, pro
 use crate::autograd::{apply, apply_one, interface::*, is_recorded};
 use crate::ops::elementwise::arithmetic;
 use crate::ops::primitive::concatenate::concatenate;
+use crate::ops::primitive::via_definition::via_definition;
 use crate::ops::primitive::{copy, fill};
 use crate::ops::products::matmul::matmul;
 use crate::ops::shape::diagonal;
@@ -81,7 +82,7 @@ impl Reflections {
     fn new(packed: &Tensor, tau: &Tensor) -> Result<Reflections> {
         let (m, _) = matrix_dims("householder_product", packed)?;
         let k = tau.shape()[tau.rank() - 1];
-        let v = arithmetic::add(&diagonal::tril(&block(packed, (0, 0), m, k)?, -1)?, &eye(m, k, packed.dtype())?)?;
+        let v = diagonal::unit_lower(&block(packed, (0, 0), m, k)?)?;
         let tau = as_column(tau)?;
         let triangle = arithmetic::mul(&diagonal::triu(&matmul(&mt(&v)?, &v)?, 1)?, &tau)?;
         Ok(Reflections { v, tau, triangle })
@@ -103,6 +104,32 @@ impl Reflections {
     fn basis(&self, columns: usize) -> Result<Tensor> {
         let m = self.v.shape()[self.v.rank() - 2];
         self.multiply(&eye(m, columns, self.v.dtype())?)
+    }
+}
+
+/// Computes the first columns of the product of [`Reflections`], from V and τ.
+struct HouseholderProduct {
+    columns: usize,
+}
+
+impl Operation for HouseholderProduct {
+    fn name(&self) -> &'static str {
+        "householder_product"
+    }
+    fn forward(&self, inputs: &[&Array], saves: &mut SaveForBackward) -> Result<Arrays> {
+        (0..2).for_each(|k| saves.input(k));
+        let tau = untracked_tensor(inputs[1]);
+        // A reflection with τ = 0 is the identity.
+        let missing = self.columns - tau.shape()[tau.rank() - 1];
+        let none = fill::zeros(tau.shape().with_axis(tau.rank() - 1, missing), tau.dtype())?;
+        let tau = if missing == 0 { tau } else { concatenate(&[&tau, &none], -1)? };
+        factor(Factorization::HouseholderBasis { columns: self.columns }, &[inputs[0], tau.array()])
+    }
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        let definition = |x: &[Tensor]| Ok(vec![Reflections::new(&x[0], &x[1])?.basis(self.columns)?]);
+        let inputs = [saved.input(0)?, saved.input(1)?];
+        let gradients = via_definition(&[&inputs[0], &inputs[1]], &[&grads.get(0)?], definition)?;
+        Ok(gradients.into_iter().map(Some).collect())
     }
 }
 
@@ -159,7 +186,7 @@ pub fn householder_product(v: &Tensor, tau: &Tensor) -> Result<Tensor> {
         let help = "the matrices must have at least as many rows as columns";
         return Err(Error::shapes("householder_product", [v.shape(), tau.shape()], help));
     }
-    Reflections::new(v, tau)?.basis(n)
+    apply_one(HouseholderProduct { columns: n }, &[v, tau])
 }
 
 /// Computes Q·C, or (`transposed`) Qᵀ·C; with `left` false C·Q or C·Qᵀ.

@@ -1,6 +1,7 @@
 //! Evaluation and least squares fits of polynomials, and piecewise linear interpolation.
 
 use crate::autograd::{apply_one, interface::*};
+use crate::ops::call::axes::over;
 use crate::ops::call::check;
 use crate::ops::elementwise::{arithmetic, compare, numbers, transcendental};
 use crate::ops::formula::over_axes::as_float;
@@ -151,16 +152,23 @@ pub fn polyfit(x: &Tensor, y: &Tensor, degree: usize) -> Result<Tensor> {
     }
     in_single!(op, [x, y] => polyfit(x, y, degree));
     let count = degree.checked_add(1).ok_or_else(Error::size_overflow)?;
+    check::representable([x.size(), count].into())?;
     // Powers of magnitudes up to 1 do not overflow. The scale 2⁻ᵉ is exact.
     let (_, e) = numbers::frexp(&reductions::max(&arithmetic::abs(&x.detach())?, ..)?)?;
-    let powers = view::flip(&linalg::vander(&transcendental::ldexp(x, &arithmetic::neg(&e)?)?, Some(count))?, -1)?;
-    let lengths = reductions::norm(&powers, 2.0, 0)?;
+    let powers = linalg::powers(&transcendental::ldexp(x, &arithmetic::neg(&e)?)?, count)?;
+    // The powers are rows, which the factorization of the transposed matrix reads in order.
+    let powers = join::stack(&powers.iter().rev().collect::<Vec<_>>(), 0)?;
+    let lengths = reductions::norm(&powers, 2.0, over(1).keepdims())?;
     // If a power is 0 at all points, its coefficient is 0.
     let lengths = arithmetic::where_(&compare::gt(&lengths, 0.0)?, &lengths, 1.0)?;
-    let scaled = linalg::lstsq(&arithmetic::div(&powers, &lengths)?, y, None)?.solution;
+    let dtype = x.dtype().promote(y.dtype());
+    let powers = copy::to_dtype(&view::transpose(&arithmetic::div(&powers, &lengths)?, 0, 1)?, dtype)?;
+    let columns = if y.rank() == 1 { view::unsqueeze(y, 1)? } else { y.clone() };
+    let rcond = linalg::default_rcond(&powers);
+    let [scaled, ..] = linalg::least_squares(&powers, &copy::to_dtype(&columns, dtype)?, rcond)?;
     let exponents = arithmetic::mul(&e, &arithmetic::sub(&create::indices(count)?, degree as i64)?)?;
-    let each = |t: Tensor| if y.rank() == 1 { Ok(t) } else { view::unsqueeze(&t, 1) };
-    transcendental::ldexp(&arithmetic::div(&scaled, &each(lengths)?)?, &each(exponents)?)
+    let fitted = transcendental::ldexp(&arithmetic::div(&scaled, &lengths)?, &view::unsqueeze(&exponents, 1)?)?;
+    if y.rank() == 1 { view::squeeze(&fitted, 1) } else { Ok(fitted) }
 }
 
 /// Options of [`interp`].

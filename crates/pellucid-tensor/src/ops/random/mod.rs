@@ -34,6 +34,16 @@ fn draw(
     if !dtype.is_float() {
         return Err(Error::dtypes(op, [dtype], "`dtype` must be a float dtype; randint() draws integers"));
     }
+    draw_numbers(shape, dtype, distribution, (generator, device))
+}
+
+/// Draws numbers of a dtype that fits the distribution.
+fn draw_numbers(
+    shape: Shape,
+    dtype: DType,
+    distribution: Distribution,
+    (generator, device): (&Generator, Device),
+) -> Result<Array> {
     let out = Array::new(device, dtype, shape)?;
     let state = generator.state_on(device)?;
     engine::submit(&Kernel::Random(kernel::Random { distribution }), &[], &[state.array(), &out])?;
@@ -162,17 +172,17 @@ pub fn bernoulli(p: &Tensor) -> Result<Tensor> {
     value_range::nan_unless(&is_probability, &drawn)
 }
 
-/// Returns a random permutation of 0..n (`i64`). All permutations are equally likely, except for the effect of rare
-/// ties of random keys.
+/// Returns a random permutation of 0..n (`i64`). All permutations are equally likely, except for rounding.
+///
+/// The operation stores 8 bytes of random bits for each number. The CPU computes it.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
 #[doc(alias("permutation", "shuffle"))]
 #[operation]
 pub fn randperm(n: usize) -> Result<Tensor> {
-    // Keys have 53 random bits. With ten million keys, about one permutation in two hundred has two equal keys, which
-    // keep their order.
-    sort::argsort(&rand([n], DType::F64)?, 0, false)
+    let target = (&Generator::default(), Device::cpu());
+    draw_numbers([n].into(), DType::I64, Distribution::Permutation, target).map(Tensor::from)
 }
 
 /// Draws `samples` classes (`i64`), `[.., samples]`, with probabilities proportional to the weights `[.., C]`.
@@ -214,11 +224,13 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
     };
     let weights = copy::to_dtype(&weights.detach(), dtype)?;
     let totals = reductions::sum(&weights, axes::over(-1).keepdims())?;
+    let mut smallest_total = 0.0;
     if is_readable && weights.size() > 0 {
-        let (min_total, max_total) = reductions::aminmax(&totals, ..)?;
-        if min_total.try_item::<f64>()? <= 0.0 || max_total.try_item::<f64>()?.is_infinite() {
+        let [min_total, max_total] = value_range::extrema(&totals)?;
+        if min_total <= 0.0 || max_total.is_infinite() {
             return Err(Error::invalid(op, "the weights of each row must have a finite sum above 0"));
         }
+        smallest_total = min_total;
     }
     let positive = match replacement {
         true => None,
@@ -234,7 +246,10 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
             return Err(Error::invalid(op, reason));
         }
     }
-    let drawn = draw_classes(&without_underflow(&weights, &totals)?, samples, classes, replacement)?;
+    let drawn = match smallest_total < min_exact_total(dtype) {
+        true => draw_classes(&without_underflow(&weights, &totals)?, samples, classes, replacement)?,
+        false => draw_classes(&weights, samples, classes, replacement)?,
+    };
     if is_readable {
         return Ok(drawn);
     }
@@ -252,13 +267,19 @@ pub fn multinomial(weights: &Tensor, samples: usize, replacement: bool) -> Resul
 /// of one of 4,096 equally likely classes has a relative error of at most 2⁻¹².
 const MAX_SINGLE_CLASSES: usize = 1 << 12;
 
-/// Scales rows of weights whose total is so small that its product with a uniform value would be subnormal, and could
-/// round to the total. The scale is a power of two, so no weight is rounded.
+/// Returns the smallest total whose product with a uniform value is neither subnormal nor rounded to the total.
+fn min_exact_total(dtype: DType) -> f64 {
+    let [smallest, epsilon] = [dtype.min_positive(), dtype.epsilon()].map(Option::unwrap_or_default);
+    smallest / epsilon
+}
+
+/// Scales rows of weights whose total is less than [`min_exact_total`]. The scale is a power of two, so no weight is
+/// rounded.
 fn without_underflow(weights: &Tensor, totals: &Tensor) -> Result<Tensor> {
     let dtype = weights.dtype();
-    let [smallest, epsilon] = [dtype.min_positive(), dtype.epsilon()].map(Option::unwrap_or_default);
-    let scale = fill::full_on_device_of(weights, (), smallest.recip(), dtype)?;
-    let scale = arithmetic::where_(&compare::lt(totals, smallest / epsilon)?, &scale, 1.0)?;
+    let scale = dtype.min_positive().unwrap_or_default().recip();
+    let scale = fill::full_on_device_of(weights, (), scale, dtype)?;
+    let scale = arithmetic::where_(&compare::lt(totals, min_exact_total(dtype))?, &scale, 1.0)?;
     arithmetic::mul(weights, &scale)
 }
 

@@ -85,13 +85,23 @@ pub(in crate::ops) fn both(a: Option<Tensor>, b: Option<Tensor>) -> Result<Optio
     }
 }
 
+/// Returns the smallest and the largest element of x, whose values can be read. They are NaN if an element is NaN.
+pub(in crate::ops) fn extrema(x: &Tensor) -> Result<[f64; 2]> {
+    let x = x.detach();
+    if x.size() == 1 {
+        // A single element needs no reduction.
+        return Ok([x.try_item()?; 2]);
+    }
+    let (min, max) = reductions::aminmax(&x, ..)?;
+    Ok([min.try_item()?, max.try_item()?])
+}
+
 fn within(op: &'static str, subject: &str, x: &Tensor, range: RangeInclusive<f64>, nan_passes: bool) -> Result<()> {
     if !is_readable(x) || x.size() == 0 {
         return Ok(());
     }
-    let (min, max) = reductions::aminmax(&x.detach(), ..)?;
     let outside = |value: &f64| !(range.contains(value) || nan_passes && value.is_nan());
-    match [min.try_item::<f64>()?, max.try_item::<f64>()?].into_iter().find(outside) {
+    match extrema(x)?.into_iter().find(outside) {
         None => Ok(()),
         Some(value) => {
             let (low, high) = (range.start(), range.end());

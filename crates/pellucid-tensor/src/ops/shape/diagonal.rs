@@ -2,13 +2,14 @@
 
 use crate::autograd::{apply_one, interface::*};
 use crate::ops::call::check;
-use crate::ops::elementwise::{arithmetic, compare};
+use crate::ops::elementwise::arithmetic;
+use crate::ops::formula::{map, map_all};
 use crate::ops::primitive::view::checked_axes;
 use crate::ops::primitive::{copy, create, fill, view};
 use crate::panic;
 use crate::tensor::Tensor;
 use pellucid_derive::{operation, tensor_method};
-use pellucid_ir::{DType, Error, Integer, Layout, Result, Shape};
+use pellucid_ir::{DType, Error, Integer, Layout, Result, Shape, formula};
 
 /// A diagonal of the matrices in two axes, `offset` elements above the main diagonal.
 #[derive(Clone, Copy)]
@@ -180,11 +181,27 @@ fn triangle(op: &'static str, x: &Tensor, offset: isize) -> Result<Tensor> {
             "the input must be a matrix or a batch of matrices, with at least two axes; unsqueeze() adds an axis",
         ));
     };
-    let row = view::reshape(&create::indices(rows)?, [rows, 1])?;
-    let column = create::indices(columns)?;
     // An offset beyond the corners has no further effect, and the sum could wrap.
     let offset = (offset as i64).clamp(-(rows as i64), columns as i64);
-    compare::le(&column, &arithmetic::add(&row, offset)?)
+    let triangle = formula! { static triangle(column, row; offset) = column.le(row + offset); };
+    let [row, column] = row_and_column(rows, columns)?;
+    map(triangle, &[&column, &row], &[offset.into()])
+}
+
+/// Returns the row indices of matrices as a column, and the column indices.
+fn row_and_column(rows: usize, columns: usize) -> Result<[Tensor; 2]> {
+    Ok([view::unsqueeze(&create::indices(rows)?, 1)?, create::indices(columns)?])
+}
+
+/// Returns the strict lower triangles of matrices `[.., m, n]`, with ones on the diagonals.
+pub(in crate::ops) fn unit_lower(x: &Tensor) -> Result<Tensor> {
+    let masks = formula! { static unit_lower(column, row) = (column.lt(row), column.eq(row)); };
+    let selected = formula! {
+        static unit_lower(x, is_below: mask, is_diagonal: mask) = is_below.select(x, is_diagonal.select(1.0, 0.0));
+    };
+    let [row, column] = row_and_column(x.shape()[x.rank() - 2], x.shape()[x.rank() - 1])?;
+    let masks = map_all(masks, &[&column, &row], &[])?;
+    map(selected, &[x, &masks[0], &masks[1]], &[])
 }
 
 /// Returns an `n × m` matrix with ones on the diagonal and zeros elsewhere.

@@ -4,26 +4,25 @@ use crate::ops::call::axes::{Axes, ResolvedAxes, over};
 use crate::ops::call::check;
 use crate::ops::elementwise::operand::TensorOrScalar;
 use crate::ops::elementwise::{arithmetic, compare};
-use crate::ops::formula::broadcast;
 use crate::ops::formula::over_axes::over_axes;
+use crate::ops::formula::{broadcast, map};
+use crate::ops::index::search::searchsorted;
 use crate::ops::index::sort::sort;
-use crate::ops::primitive::concatenate::concatenate;
 use crate::ops::primitive::precision::in_single;
 use crate::ops::primitive::view::reshape_to;
 use crate::ops::primitive::{copy, create, fill, gather, view};
-use crate::ops::reduce::{reductions, scan, value_range};
+use crate::ops::reduce::{reductions, value_range};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::{DType, Error, Result};
+use pellucid_ir::{DType, Error, Result, formula};
 use smallvec::SmallVec;
 
-/// The sorted rows of x with NaN last, the positions of their elements, and their NaN counts, `[.., 1]`.
+/// The sorted rows of x with NaN last, and the positions of their elements.
 struct RankedRows {
     axes: ResolvedAxes,
     len: usize,
     values: Tensor,
     positions: Tensor,
-    nans: Tensor,
 }
 
 /// Moves the reduced axes of x to the end and flattens them into one, in row-major order.
@@ -47,8 +46,17 @@ impl RankedRows {
             ));
         }
         let (values, positions) = sort(&rows, -1, false)?;
-        let nans = reductions::count_nonzero(&compare::isnan(&rows)?, over(-1).keepdims())?;
-        Ok(RankedRows { axes, len, values, positions, nans })
+        Ok(RankedRows { axes, len, values, positions })
+    }
+
+    /// Returns the number of elements of each row that are not NaN, `[.., 1]`.
+    fn counts(&self) -> Result<Tensor> {
+        let shape = self.values.shape().with_axis(self.values.rank() - 1, 1);
+        if !self.values.dtype().is_float() {
+            return fill::full_on_device_of(&self.values, shape, self.len as i64, DType::I64);
+        }
+        let largest = fill::full_on_device_of(&self.values, shape, f64::INFINITY, self.values.dtype())?;
+        searchsorted(&self.values, &largest, true)
     }
 
     /// Returns the elements at ranks `[.., 1]`, and their positions, in the shape of the reduction of x.
@@ -60,17 +68,11 @@ impl RankedRows {
 
     /// Returns the rank of the last element of the first longest run of equal elements in each row.
     fn longest_run_ends(&self) -> Result<Tensor> {
-        let rest = self.len.saturating_sub(1);
-        let (low, high) =
-            (view::narrow(&self.values, -1, 0, rest)?, view::narrow(&self.values, -1, self.len - rest, rest)?);
-        // A run of equal elements starts where an element differs from its predecessor. The distance from the start is
-        // the length so far.
-        let indices = create::indices(self.len)?;
-        let starts =
-            arithmetic::where_(&compare::ne(&high, &low)?, &view::narrow(&indices, 0, self.len - rest, rest)?, 0)?;
-        let first = fill::zeros(starts.shape().with_axis(starts.rank() - 1, self.len - rest), DType::I64)?;
-        let (starts, _) = scan::cummax(&concatenate(&[&first, &starts], -1)?, -1)?;
-        reductions::argmax(&arithmetic::sub(&indices, &starts)?, over(-1).keepdims())
+        let starts = searchsorted(&self.values, &self.values, false)?;
+        // The distance from the start of the run is the length so far. NaN is not equal to NaN; its position is the
+        // length of the row.
+        let length = formula! { static run_length(rank, start) = (rank - start).max(0); };
+        reductions::argmax(&map(length, &[&create::indices(self.len)?, &starts], &[])?, over(-1).keepdims())
     }
 }
 
@@ -84,14 +86,14 @@ over_axes! {
     median(x; axes) -> (Tensor, Tensor) = {
         let ranked = RankedRows::new("median", x, axes)?;
         let middle = ranked.len.saturating_sub(1) as i64 / 2;
-        let first_nan = arithmetic::sub(ranked.len as i64, &ranked.nans)?;
-        ranked.pick(x, &arithmetic::where_(&compare::gt(&ranked.nans, 0)?, &first_nan, middle)?)
+        let rank = formula! { static median(count; len, middle) = count.lt(len).select(count, middle); };
+        ranked.pick(x, &map(rank, &[&ranked.counts()?], &[(ranked.len as i64).into(), middle.into()])?)
     };
     /// Returns the [`median`] of the elements that are not NaN; NaN if all are NaN.
     nanmedian(x; axes) -> (Tensor, Tensor) = {
         let ranked = RankedRows::new("nanmedian", x, axes)?;
-        let last = arithmetic::sub(ranked.len as i64 - 1, &ranked.nans)?;
-        ranked.pick(x, &arithmetic::maximum(&arithmetic::floor_div(&last, 2)?, 0)?)
+        let rank = formula! { static nanmedian(count) = (count - 1).floor_div(2).max(0); };
+        ranked.pick(x, &map(rank, &[&ranked.counts()?], &[])?)
     };
     /// Returns the most frequent element over `axes`, the smallest in a tie, and the `i64` index of its last
     /// occurrence.
@@ -238,15 +240,17 @@ fn quantiles(
         None => q,
     };
     let ranked = RankedRows::new(op, x, axes)?;
+    let counts = ranked.counts()?;
     let last = match ignore_nan {
-        true => arithmetic::maximum(&arithmetic::sub(ranked.len as i64 - 1, &ranked.nans)?, 0)?,
+        true => arithmetic::maximum(&arithmetic::sub(&counts, 1)?, 0)?,
         false => fill::full_on_device_of(x, (), ranked.len.saturating_sub(1) as i64, DType::I64)?,
     };
     let rank_dtype = if ranked.len > MAX_SINGLE_RANKS { DType::F64 } else { x.dtype() };
     let last = copy::to_dtype(&last, rank_dtype)?;
     let ranks = arithmetic::mul(&copy::to_dtype(&view::reshape(&q, [q.size()])?, rank_dtype)?, &last)?;
-    let ranks = if ignore_nan { ranks } else { arithmetic::where_(&compare::gt(&ranked.nans, 0)?, &last, &ranks)? };
-    let shape = ranked.nans.shape().with_axis(ranked.nans.rank() - 1, q.size());
+    let has_nan = || compare::lt(&counts, ranked.len as i64);
+    let ranks = if ignore_nan { ranks } else { arithmetic::where_(&has_nan()?, &last, &ranks)? };
+    let shape = counts.shape().with_axis(counts.rank() - 1, q.size());
     let ranks = broadcast::broadcast_to(&ranks, &shape)?;
     let y = at_ranks(&ranked.values, &ranks, interpolation)?;
     let y = match &is_valid {

@@ -405,3 +405,41 @@ fn wrong_shapes_dtypes_and_arities_are_errors() {
         Err(Error::ShapeMismatch { .. })
     ));
 }
+
+#[test]
+fn least_squares() {
+    for (m, n, k) in [(4, 4, 1), (9, 3, 2), (40, 5, 3), (30, 20, 1), (3, 7, 2), (1, 1, 20)] {
+        let (a, b) = (random(m, n), random(m, k));
+        let bound = MatrixStack::from_fn(1, 1, |_, _, _| 1e-4);
+        let at = a.transpose();
+        let inputs = |dtype, layout| {
+            let bounds = TestArray::cast([BATCH[0], BATCH[1], 1], layout, dtype, &bound.data);
+            [a.array(dtype, layout), b.array(dtype, layout), bounds]
+        };
+        for (dtype, tolerance) in [(DType::F64, 1e-11), (DType::F32, 1e-4)] {
+            let solve = |layout, threads| {
+                with_threads(threads, || {
+                    let inputs = inputs(dtype, layout);
+                    let solution = TestArray::new([BATCH[0], BATCH[1], n, k], dtype, layout);
+                    let values = TestArray::new([BATCH[0], BATCH[1], m.min(n)], dtype, layout);
+                    let rank = TestArray::new(BATCH, DType::I32, layout);
+                    let kernel = Kernel::Factorization(Factorization::LeastSquares);
+                    run_kernel(kernel, &inputs.each_ref(), &[&solution, &values, &rank]).unwrap();
+                    [solution, values, rank]
+                })
+            };
+            let plain = solve(TestLayout::Plain, 1);
+            let x = MatrixStack::from_array(&plain[0]);
+            close(&at.times(&a.times(&x)), &at.times(&b), tolerance * m as f64);
+            assert_eq!(plain[2].reals(), [m.min(n) as f64; 6]);
+            let bits = |arrays: &[TestArray; 3]| {
+                arrays.each_ref().map(|array| array.reals().iter().map(|x| x.to_bits()).collect::<Vec<_>>())
+            };
+            for layout in TestLayout::ALL {
+                for threads in [1, 2, 8] {
+                    assert_eq!(bits(&solve(layout, threads)), bits(&plain), "{m} {n} {k} {dtype} {layout:?} {threads}");
+                }
+            }
+        }
+    }
+}
