@@ -126,20 +126,68 @@ impl<T: Element> WeightGradDots<'_, T> {
     /// - The contract of [`Vector`] holds: the instruction set of `V` is enabled in the calling function.
     #[inline(always)]
     pub(crate) unsafe fn accumulate<V: Vector<Scalar = T>>(&self) {
-        // SAFETY: each read is within a run of consecutive offsets of `lanes`, and the last vector of a run is loaded
-        // under a mask, so *Reads* of the gradient dot contract covers the reads. `i` is a multiple of LANES, which
-        // divides 16, so full vectors are within the 16 partial sums of a result (*Writes* of that contract).
+        let (mut first, count) = (0, self.depths.len());
+        // SAFETY: the results `first..first + N` exist. The caller guarantees the other clauses.
         unsafe {
-            for (first, offset, len) in self.lanes.runs(0..self.lanes.len()) {
-                let (x, from) = (self.x.add(first), self.data.wrapping_offset(offset));
-                for i in (0..len).step_by(V::LANES) {
-                    let mask = V::mask((len - i).min(V::LANES));
-                    let (x, lane) = (V::load_part(x.add(i), mask), i % VIRTUAL_LANES);
-                    for (p, &offset) in self.depths.all().iter().enumerate() {
-                        let sum = self.sums.add(p * VIRTUAL_LANES + lane);
-                        let y = V::load_part(from.wrapping_offset(offset).add(i), mask);
-                        x.mul_add(y, V::load(sum)).store(sum);
+            while first + 9 <= count {
+                self.accumulate_results::<V, 9>(first);
+                first += 9;
+            }
+            while first + 3 <= count {
+                self.accumulate_results::<V, 3>(first);
+                first += 3;
+            }
+            while first < count {
+                self.accumulate_results::<V, 1>(first);
+                first += 1;
+            }
+        }
+    }
+
+    /// Adds the products of `N` results, starting at result `first`, to their partial sums, which stay in registers.
+    ///
+    /// # Safety
+    ///
+    /// - The gradient dot contract of [`WeightGradDots`] holds, and there are at least `first + N` results.
+    /// - The contract of [`Vector`] holds: the instruction set of `V` is enabled in the calling function.
+    #[inline(always)]
+    unsafe fn accumulate_results<V: Vector<Scalar = T>, const N: usize>(&self, first: usize) {
+        let Some(&depths) = self.depths.all()[first..].first_chunk::<N>() else {
+            unreachable!("there must be {N} results")
+        };
+        for lane in (0..VIRTUAL_LANES).step_by(V::LANES) {
+            let to = self.sums.wrapping_add(first * VIRTUAL_LANES + lane);
+            // SAFETY: each read is within a run of consecutive offsets of `lanes`, and the last vector of a run is
+            // loaded under a mask, so *Reads* of the gradient dot contract covers the reads. `lane` is a multiple of
+            // LANES, which divides 16, so full vectors are within the 16 partial sums of a result (*Writes* of that
+            // contract).
+            unsafe {
+                let mut sums = [V::zero(); N];
+                for (p, sum) in sums.iter_mut().enumerate() {
+                    *sum = V::load(to.add(p * VIRTUAL_LANES));
+                }
+                for (index, offset, len) in self.lanes.runs(0..self.lanes.len()) {
+                    let mut i = lane;
+                    let mut x = self.x.wrapping_add(index + i);
+                    let mut from = self.data.wrapping_offset(offset).wrapping_add(i);
+                    while i + V::LANES <= len {
+                        let factor = V::load(x);
+                        for (sum, depth) in sums.iter_mut().zip(depths) {
+                            *sum = factor.mul_add(V::load(from.wrapping_offset(depth)), *sum);
+                        }
+                        (x, from) = (x.wrapping_add(VIRTUAL_LANES), from.wrapping_add(VIRTUAL_LANES));
+                        i += VIRTUAL_LANES;
                     }
+                    if i < len {
+                        let mask = V::mask(len - i);
+                        let factor = V::load_part(x, mask);
+                        for (sum, depth) in sums.iter_mut().zip(depths) {
+                            *sum = factor.mul_add(V::load_part(from.wrapping_offset(depth), mask), *sum);
+                        }
+                    }
+                }
+                for (p, sum) in sums.iter().enumerate() {
+                    sum.store(to.add(p * VIRTUAL_LANES));
                 }
             }
         }

@@ -181,29 +181,42 @@ fn record_square_root(
 /// Computes (Σ |x|ᵖ)^(1/p) over axes, which keep length 1; p is neither 0 nor infinite. The result of half precision is
 /// `f32`.
 pub(in crate::ops) fn norm(x: &Tensor, p: f64, axes: AxisSet) -> Result<Tensor> {
-    let (rows, compute_dtype, reduced) = (&x.detach(), widened_dtype(&[x]), [Some(axes), None]);
+    let (rows, compute_dtype) = (&x.detach(), widened_dtype(&[x]));
+    norm_by(x, p, axes, &|power, params| map_sum(power, &[rows], params, axes, compute_dtype))
+}
+
+/// Computes [`norm`] with the function `sum`, which applies a formula with parameters to x, without history, and sums
+/// the results over the axes.
+fn norm_by(x: &Tensor, p: f64, axes: AxisSet, sum: &dyn Fn(&Formula, &[Scalar]) -> Result<Tensor>) -> Result<Tensor> {
+    let (rows, reduced) = (&x.detach(), [Some(axes), None]);
     if p == 2.0 {
-        let squares = &map_sum(square(), &[rows], &[], axes, compute_dtype)?;
+        let squares = &sum(square(), &[])?;
         let finished = finish_sums(&[rows], squares, square_root, euclidean_norm(), &[], axes)?;
         return record_square_root(&[x], squares, finished, [square(), relative_square()], &[], reduced);
     }
     let params = [p.into(), (1.0 / p).into()];
     let [order, inverse] = params.each_ref().map(std::slice::from_ref);
-    let powers = &map_sum(power::absolute_power(p), &[rows], order, axes, compute_dtype)?;
+    let powers = &sum(power::absolute_power(p), order)?;
     let (y, _) = finish_sums(&[rows], powers, |s| map(power::root(), &[s], inverse), power_norm(p), &params, axes)?;
     let sum = record_result(power::relative_power(p), &[x, &y], order, reduced, &y)?;
     record_result(power::root(), &[&sum], inverse, [None; 2], &y)
 }
 
 /// Computes (Σ xᵖ)^(1/p) over axes, which keep length 1; p is neither 0 nor infinite. A root of a negative sum is NaN.
-pub(in crate::ops) fn signed_norm(x: &Tensor, p: f64, axes: AxisSet) -> Result<Tensor> {
+/// `sum` is the function of [`norm_by`].
+pub(in crate::ops) fn signed_norm_by(
+    x: &Tensor,
+    p: f64,
+    axes: AxisSet,
+    sum: &dyn Fn(&Formula, &[Scalar]) -> Result<Tensor>,
+) -> Result<Tensor> {
     if power::is_even(p) {
-        return norm(x, p, axes);
+        return norm_by(x, p, axes, sum);
     }
     let (rows, reduced) = (&x.detach(), [Some(axes), None]);
     let params = [p.into(), (1.0 / p).into()];
     let [order, inverse] = params.each_ref().map(std::slice::from_ref);
-    let powers = &map_sum(power::signed_power(p), &[rows], order, axes, None)?;
+    let powers = &sum(power::signed_power(p), order)?;
     let (y, _) =
         finish_sums(&[rows], powers, |s| map(power::root(), &[s], inverse), signed_power_norm(p), &params, axes)?;
     let sum = record_result(power::relative_signed_power(p), &[x, &y], order, reduced, &y)?;

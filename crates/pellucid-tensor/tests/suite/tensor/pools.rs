@@ -286,6 +286,41 @@ fn lp_pools() {
     }
 }
 
+/// The windows of large images are summed along one axis after the other.
+#[test]
+fn lp_pools_of_large_images() {
+    let lcg = &mut Lcg(5);
+    for (spatial, dims, size) in [(1, [1, 1, 301], [1, 1, 3]), (2, [1, 24, 17], [1, 3, 2]), (3, [9, 8, 11], [2, 2, 3])]
+    {
+        for p in [0.5, 2.0, 3.0] {
+            let setup =
+                PoolConfig { spatial, dims, size, stride: size, padding: [0; 3], dilation: [1; 3], ceil: false };
+            // Squares of these values overflow in some of the windows.
+            let values: Vec<f64> =
+                lcg.values(4 * setup.plane(), 4).into_iter().map(|x| (x.abs() + 1.0) * 1e200).collect();
+            let x = setup.tensor(&values).requires_grad_(true);
+            let y = by_rank!(spatial; lp_pool1d, lp_pool2d, lp_pool3d; &x, p, setup.pool()).unwrap();
+            let norm = |plane: &[f64], o: [usize; 3]| {
+                let terms = setup.window(o).into_iter().map(|i| (plane[i] * 1e-200).powf(p));
+                terms.sum::<f64>().powf(1.0 / p) * 1e200
+            };
+            let expected = setup.each(&values, setup.outputs(), norm);
+            assert_within(&(&y * 1e-200), &expected.iter().map(|y| y * 1e-200).collect::<Vec<_>>(), 1e-12);
+            y.sum(..).backward();
+            let mut slopes = vec![0.0; values.len()];
+            let (plane, windows) = (setup.plane(), expected.len() / 4);
+            for (k, y) in expected.iter().enumerate() {
+                let o = places(setup.outputs()).nth(k % windows).expect("the window must exist");
+                for i in setup.window(o) {
+                    let i = k / windows * plane + i;
+                    slopes[i] = (values[i] / y).powf(p - 1.0);
+                }
+            }
+            assert_within(&x.grad().expect("the tensor must have a gradient"), &slopes, 1e-12);
+        }
+    }
+}
+
 #[test]
 fn adaptive_average_and_max_pools() {
     let lcg = &mut Lcg(4);

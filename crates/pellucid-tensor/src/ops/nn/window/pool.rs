@@ -8,15 +8,16 @@ use crate::autograd::{apply, apply_one, interface::*};
 use crate::engine;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::formula::over_axes::as_float;
-use crate::ops::formula::{full_range, map, power};
+use crate::ops::formula::{full_range, map, map_sum, power};
 use crate::ops::index::scatter::scatter_from_start;
 use crate::ops::primitive::gather::gather_along;
 use crate::ops::primitive::precision::in_single;
 use crate::ops::primitive::{copy, create, fill, gather, view};
 use crate::tensor::{AsStrided, Tensor};
 use pellucid_derive::tensor_method;
+use pellucid_ir::formula::Formula;
 use pellucid_ir::kernel::{self, Kernel, PoolPart, PoolWindows, Window};
-use pellucid_ir::{DType, Error, Layout, Result, Shape};
+use pellucid_ir::{DType, Error, Layout, Result, Scalar, Shape};
 
 /// The windows of a pooling operation. By default, windows are adjacent.
 ///
@@ -290,6 +291,11 @@ fn disjoint_windows(x: &Tensor, window: Window, outputs: [usize; 3]) -> Result<O
     Ok(Some(apply_one(AsStrided { layout, shape: x.shape().clone() }, &[x])?))
 }
 
+/// The largest number of elements for which the windows of a p-norm are summed as a strided view, by one kernel. The
+/// kernel visits short runs of elements. Sums along one axis after the other need several kernels, but less time for
+/// each element.
+const MAX_STRIDED_ELEMENTS: usize = 512;
+
 fn lp_pool(op: &'static str, spatial: usize, x: &Tensor, p: f64, pool: &PoolOptions) -> Result<Tensor> {
     let images = SpatialImages::new(op, x, spatial)?;
     if p == 0.0 || p.is_nan() {
@@ -314,7 +320,16 @@ fn lp_pool(op: &'static str, spatial: usize, x: &Tensor, p: f64, pool: &PoolOpti
     if p != 1.0
         && let Some(windows) = disjoint_windows(&x, window, outputs)?
     {
-        let norms = full_range::signed_norm(&windows, p, [3, 5, 7].into_iter().collect())?;
+        let axes = [3, 5, 7].into_iter().collect();
+        let sum = |power: &Formula, params: &[Scalar]| {
+            if windows.size() <= MAX_STRIDED_ELEMENTS {
+                return map_sum(power, &[&windows.detach()], params, axes, None);
+            }
+            let sums = window_sums(op, &map(power, &[&x.detach()], params)?, window, outputs)?;
+            let shape = sums.shape();
+            view::reshape_to(&sums, &[shape[0], shape[1], shape[2], 1, shape[3], 1, shape[4], 1].into())
+        };
+        let norms = full_range::signed_norm_by(&windows, p, axes, &sum)?;
         let shape: Shape = x.shape()[..2].iter().chain(&outputs).copied().collect();
         return images.restore_axes(&view::reshape_to(&norms, &shape)?);
     }
