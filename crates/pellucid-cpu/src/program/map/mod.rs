@@ -187,8 +187,11 @@ fn map_segments(
     // written in place too.
     let in_place = eval.reads_in_place()
         && (program.outputs.iter()).all(|o| eval.schedule.granularity[o.slot as usize] == Granularity::PerElement);
-    let map = SegmentedMap { eval, outer, patterns, bases, length, stream, in_place };
+    let is_constant = |k: usize| outer.iter().all(|axis| axis.strides[k] == 0);
+    let has_varying = |k: usize| eval.schedule.granularity[k] == Granularity::Uniform && !is_constant(k);
+    let prepares_once = in_place || !(0..inputs.len()).any(has_varying);
     let bytes: usize = program.inputs.iter().map(|i| i.size).chain(program.outputs.iter().map(|o| o.size)).sum();
+    let map = SegmentedMap { eval, outer, patterns, bases, length, stream, in_place, prepares_once };
     let grain = GRAIN / (bytes + 2 * program.steps.len()).max(1);
     let run_units = |r: Range<usize>| map.run_range(r.start * SPLIT_UNIT..total.min(r.end * SPLIT_UNIT));
     for_each_range(threads, total.div_ceil(SPLIT_UNIT), grain.div_ceil(SPLIT_UNIT), run_units);
@@ -216,8 +219,11 @@ struct SegmentedMap<'a> {
     length: usize,
     /// The copy with non-temporal stores, if the outputs are too large for the caches.
     stream: Option<StreamLoop>,
-    /// Whether all operands are used in place. Only the first segment then needs preparation.
+    /// Whether all operands are used in place.
     in_place: bool,
+    /// Whether only the first segment needs preparation: all operands are used in place, or all values that are
+    /// constant in a segment are the same in every segment.
+    prepares_once: bool,
 }
 
 // SAFETY: threads evaluate disjoint ranges of elements, and write disjoint memory of every output. If an input has the
@@ -241,7 +247,7 @@ impl SegmentedMap<'_> {
                     let end = self.length.min(within + range.end - done);
                     if !is_prepared {
                         self.eval.begin_segment(&mut frame, &cursor.positions);
-                        is_prepared = self.in_place;
+                        is_prepared = self.prepares_once;
                     }
                     done += end - within;
                     if self.in_place {
