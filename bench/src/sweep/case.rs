@@ -89,9 +89,10 @@ impl<'a> SweepCase<'a> {
         let tensor = |(k, (shape, values)): (usize, (Vec<usize>, OperandValues))| {
             let dtype = if values.is_float() { self.dtype } else { DType::F32 };
             let transposed = k == 0 && self.layout == SweepLayout::Transposed;
+            let random = |shape: &[usize]| random(shape, values, dtype, self.size.step, k);
             let tensor = match transposed {
-                true => random(&shape.iter().rev().copied().collect::<Vec<_>>(), values, dtype, self.size.step).t(),
-                false => random(&shape, values, dtype, self.size.step),
+                true => random(&shape.iter().rev().copied().collect::<Vec<_>>()).t(),
+                false => random(&shape),
             };
             let tensor = tensor.detach();
             if self.is_leaf(k, values) { tensor.requires_grad_(true) } else { tensor }
@@ -239,9 +240,10 @@ fn value_kind(values: OperandValues, step: usize) -> (&'static str, [f64; 2]) {
     }
 }
 
-/// Returns random values of a kind, which are integers for an integer dtype.
-fn random(shape: &[usize], values: OperandValues, dtype: DType, step: usize) -> Tensor {
-    let _random = Generator::new(1).scope();
+/// Returns random values of a kind for operand `k`, which are integers for an integer dtype. Operands differ, because
+/// equal ones are special cases, such as a distance of 0.
+fn random(shape: &[usize], values: OperandValues, dtype: DType, step: usize, k: usize) -> Tensor {
+    let _random = Generator::new(k as u64 + 1).scope();
     let normal = || Tensor::randn(shape, DType::F32);
     let uniform = |low: f64, high: f64| Tensor::rand(shape, DType::F32) * (high - low) + low;
     let tensor = match values {

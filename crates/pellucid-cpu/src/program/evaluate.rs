@@ -129,6 +129,11 @@ impl<'a> Evaluator<'a> {
         unsafe { execute(instrs, &frame.addresses, &TileExtent { stream: self.stream, ..TileExtent::single_row(n) }) };
     }
 
+    /// Returns the size of an element and the access pattern of every input.
+    pub(crate) fn input_patterns(&self) -> impl Iterator<Item = (usize, AccessPattern)> {
+        self.program.inputs.iter().zip(&self.patterns).map(|(input, &pattern)| (input.size, pattern))
+    }
+
     /// Returns the number of elements for which buffers are allocated.
     fn buffer_len(&self) -> usize {
         if self.tile_len == usize::MAX { 0 } else { self.tile_len }

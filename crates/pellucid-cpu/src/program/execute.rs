@@ -281,6 +281,7 @@ unsafe fn run_chain(chain: &[ScheduledInstr], addresses: &[*mut u8], tile: &Tile
                 operands: op.operands.map(|slot| address(slot).cast_const()),
                 into,
                 non_temporal,
+                skip: op.skip,
             });
         }
         if let Some((instr, factor)) = reduction.and_then(|r| r.product) {
@@ -290,6 +291,7 @@ unsafe fn run_chain(chain: &[ScheduledInstr], addresses: &[*mut u8], tile: &Tile
                 operands: [address(factor).cast_const(); 2],
                 into: std::ptr::null_mut(),
                 non_temporal: false,
+                skip: None,
             });
         }
         let links = std::slice::from_raw_parts_mut(links.as_mut_ptr().cast::<FusedOperands>(), count);

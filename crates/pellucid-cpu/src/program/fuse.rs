@@ -3,11 +3,13 @@
 //! A float instruction joins the chain of its predecessor if it reads the predecessor's result, which then stays in
 //! registers. Otherwise it begins another chain in the same loop, so one pass over memory serves several chains. The
 //! order of the instructions does not change, except that comparisons move to the instruction that reads their mask:
-//! the mask then stays in registers too. The last instruction of a chain can write an output with non-temporal stores.
-//! If a sum over long rows reads the last result of a loop, the loop accumulates that sum from registers.
+//! the mask then stays in registers too. A shortcut (`shortcut.rs`) also evaluates a comparison earlier, and its loop
+//! skips the instructions of the operand that no lane of a block selects. The last instruction of a chain can write an
+//! output with non-temporal stores. If a sum over long rows reads the last result of a loop, the loop accumulates that
+//! sum from registers.
 
 use crate::program::kernel_schedule::{
-    FusedOp, FusedReduction, KernelSchedule, MAX_FUSED, Phase, RowLayout, RowReduction, ScheduledInstr,
+    FusedOp, FusedReduction, KernelSchedule, MAX_FUSED, Phase, RowLayout, RowReduction, ScheduledInstr, Shortcut,
 };
 use crate::program::loops::{ChainLoop, Comparison, FusedInstr, MaskUpdate, Opcode};
 use crate::program::prepared::PreparedProgram;
@@ -106,7 +108,7 @@ fn move_comparisons_of_phase(
 
 /// Returns the opcode of an instruction and the loop that runs it in a chain, or `None` if it cannot be part of a
 /// chain.
-fn opcode_of(program: &PreparedProgram, instr: &ScheduledInstr) -> Option<(Opcode, ChainLoop)> {
+pub(super) fn opcode_of(program: &PreparedProgram, instr: &ScheduledInstr) -> Option<(Opcode, ChainLoop)> {
     program.steps.get((instr.result as usize).checked_sub(program.first_step())?)?.fusable
 }
 
@@ -140,8 +142,9 @@ impl Fusion<'_> {
         let instrs = &self.schedule.instrs[range];
         for (k, instr) in instrs.iter().enumerate().take(MAX_FUSED - 1) {
             let gives_mask = self.in_registers[instr.result as usize];
-            // A selection must be in the same loop as its masks, of which there are at most three.
-            if gives_mask && !follows_mask && ops.len() + 4 >= MAX_FUSED {
+            // A selection must be in the same loop as its masks.
+            let masks = || instrs[k..].iter().take_while(|instr| self.in_registers[instr.result as usize]).count();
+            if gives_mask && !follows_mask && ops.len() + masks() + 1 >= MAX_FUSED {
                 break;
             }
             // The second comparison of two also combines the masks.
@@ -152,8 +155,14 @@ impl Fusion<'_> {
                 _ => MaskUpdate::Replace,
             };
             follows_mask = gives_mask;
-            let continued = self.fused_op(instr, registers.values, update);
-            let Some(mut op) = continued.or_else(|| self.fused_op(instr, None, update)) else { break };
+            let op = match instr.shortcut {
+                Some(shortcut) => self.shortcut_op(instr, shortcut, registers.values, update),
+                None => {
+                    let continued = self.fused_op(instr, registers.values, update);
+                    continued.or_else(|| self.fused_op(instr, None, update))
+                }
+            };
+            let Some(mut op) = op else { break };
             if ops.first().is_some_and(|first| !std::ptr::fn_addr_eq(first.chain_loop, op.chain_loop)) {
                 break;
             }
@@ -182,7 +191,26 @@ impl Fusion<'_> {
             registers = ChainRegisters { values: Some(instr.result), producer: Some(ops.len()), reads: 0 };
             ops.push(FusedOp { can_stream, ..op });
         }
+        let count = ops.len();
+        for (k, op) in ops.iter_mut().enumerate() {
+            // A loop that ends before the selection computes both operands.
+            op.skip = op.skip.filter(|&distance| k + (distance as usize) < count);
+        }
         ops
+    }
+
+    /// Returns a comparison of a shortcut as part of a fused loop. The values in registers, which are in slot `last`,
+    /// are the first operand of the selection; otherwise the loop loads them.
+    fn shortcut_op(
+        &self,
+        instr: &ScheduledInstr,
+        shortcut: Shortcut,
+        last: Option<ValueSlot>,
+        update: MaskUpdate,
+    ) -> Option<FusedOp> {
+        let op = self.fused_op(instr, Some(shortcut.common), update)?;
+        let chain_start = (last != Some(shortcut.common)).then_some(shortcut.common);
+        Some(FusedOp { chain_start, skip: shortcut.skip, ..op })
     }
 
     /// Returns `instr` as part of a fused loop, or `None` if it cannot be fused.
@@ -250,6 +278,7 @@ impl Fusion<'_> {
             is_stored: true,
             can_stream: false,
             reduction: None,
+            skip: None,
         })
     }
 }
@@ -371,7 +400,7 @@ fn fused_reduction(schedule: &KernelSchedule, phase: usize, start: usize, last: 
 }
 
 /// Returns how often instructions, reductions and outputs read each slot.
-fn count_reads(schedule: &KernelSchedule, program: &PreparedProgram) -> Vec<usize> {
+pub(super) fn count_reads(schedule: &KernelSchedule, program: &PreparedProgram) -> Vec<usize> {
     let mut reads = vec![0; schedule.granularity.len()];
     let by_instrs = schedule.instrs.iter().flat_map(|i| i.operands()).copied();
     let by_folds = schedule.folds.iter().flat_map(RowReduction::operands);

@@ -68,6 +68,18 @@ pub(crate) struct ScheduledInstr {
     pub(crate) layouts: [(u8, Granularity); 4],
     /// The part of the instruction in a fused loop, if it is fused.
     pub(crate) fused: Option<FusedOp>,
+    /// The purpose of an additional comparison, which a fused loop evaluates before an operand of a selection.
+    pub(crate) shortcut: Option<Shortcut>,
+}
+
+/// A comparison before instructions that only the second operand of a selection needs. If all lanes of a block select
+/// the first operand, the fused loop skips these instructions and the selection.
+#[derive(Clone, Copy)]
+pub(crate) struct Shortcut {
+    /// The slot of the first operand, whose values are in registers at the comparison.
+    pub(crate) common: ValueSlot,
+    /// The distance to the selection; `None` for a part of a conjunction or disjunction.
+    pub(crate) skip: Option<u8>,
 }
 
 impl ScheduledInstr {
@@ -112,6 +124,8 @@ pub(crate) struct FusedOp {
     pub(crate) can_stream: bool,
     /// The reduction that accumulates the last result of the loop.
     pub(crate) reduction: Option<FusedReduction>,
+    /// The distance from the comparison of a [`Shortcut`] to the selection, if both are in the loop.
+    pub(crate) skip: Option<u8>,
 }
 
 /// A sum that a fused loop computes.

@@ -12,6 +12,7 @@
 //! | | `kernel_schedule` | the schedule, and the cache of a program's schedules |
 //! | | `slot` | the slots of the values, and their granularities |
 //! | fusion | `fuse` | joins instructions into chains whose intermediate values stay in registers |
+//! | | `shortcut` | skips the instructions of an operand that no lane of a block selects |
 //! | execution | `execute` | executes the instructions of a schedule on one tile |
 //! | | `evaluate` | evaluates one segment of an index space tile by tile |
 //! | | `map` | stores the results element by element: strided, dense, small and batched maps, epilogues |
@@ -45,6 +46,7 @@ mod prepared;
 mod reduce;
 mod row;
 mod schedule;
+mod shortcut;
 mod slot;
 #[cfg(test)]
 mod tests;

@@ -19,6 +19,7 @@ use crate::program::kernel_schedule::{
 };
 use crate::program::loops;
 use crate::program::prepared::{KernelFn, PreparedProgram};
+use crate::program::shortcut;
 use crate::program::slot::{Granularity, ValueSlot};
 use pellucid_ir::Compute;
 use pellucid_simd::Isa;
@@ -167,8 +168,9 @@ impl KernelSchedule {
             }
         }
         let in_registers = fuse::move_comparisons(&mut schedule, program);
-        schedule.allocate_buffers(program, &slots.sizes);
+        shortcut::add_shortcuts(&mut schedule, program, &in_registers);
         fuse::fuse_chains(&mut schedule, program, &in_registers);
+        schedule.allocate_buffers(program, &slots.sizes);
         let direct = |slot: ValueSlot| program.outputs.iter().any(|o| o.slot == slot && o.direct.is_some());
         let buffered = |i: &ScheduledInstr| {
             i.granularity == Granularity::PerElement && !direct(i.result) && i.fused.is_none_or(|f| f.is_stored)
@@ -405,7 +407,7 @@ impl KernelSchedule {
         }
         let granularity = self.granularity[result as usize];
         let mixed = granularity == Granularity::PerElement && layouts[1..].iter().any(|a| a.1 == Granularity::PerRow);
-        ScheduledInstr { kernel, granularity, mixed, result, args, layouts, fused: None }
+        ScheduledInstr { kernel, granularity, mixed, result, args, layouts, fused: None, shortcut: None }
     }
 
     /// Appends an instruction that broadcasts the value of `slot` to every element, to the head of phase `phase`.
@@ -426,7 +428,7 @@ impl KernelSchedule {
         self.instrs.push(instr);
     }
 
-    /// Allocates a buffer for every per-element value. Buffers of dead values are reused.
+    /// Allocates a buffer for every per-element value that is stored. Buffers of dead values are reused.
     fn allocate_buffers(&mut self, program: &PreparedProgram, sizes: &[u8]) {
         let slots = sizes.len();
         // The slots of the program come first, followed by the slots of broadcast values.
@@ -461,22 +463,25 @@ impl KernelSchedule {
             self.buffer_width += sizes[s] as usize;
         }
         let mut free: Vec<(u8, usize)> = Vec::new();
+        let mut has_buffer = vec![false; slots];
         for phase in &self.phases {
             for i in phase.head.start..phase.tiles.end {
                 let instr = &self.instrs[i];
                 let slot = instr.result as usize;
-                if instr.granularity != Granularity::PerElement || slot >= own {
-                    continue;
+                // A comparison of a shortcut computes its mask again, into the same buffer.
+                if is_tile(&slot) && slot < own && !has_buffer[slot] && instr.fused.is_none_or(|op| op.is_stored) {
+                    has_buffer[slot] = true;
+                    let is_live_across_phases = self.is_live_across_phases[slot];
+                    let reused = free.iter().position(|f| f.0 == sizes[slot]).filter(|_| !is_live_across_phases);
+                    self.buffer_offset[slot] = match reused {
+                        Some(k) => free.swap_remove(k).1,
+                        None => {
+                            self.buffer_width += sizes[slot] as usize;
+                            self.buffer_width - sizes[slot] as usize
+                        }
+                    };
                 }
-                let reused = free.iter().position(|f| f.0 == sizes[slot]).filter(|_| !self.is_live_across_phases[slot]);
-                self.buffer_offset[slot] = match reused {
-                    Some(k) => free.swap_remove(k).1,
-                    None => {
-                        self.buffer_width += sizes[slot] as usize;
-                        self.buffer_width - sizes[slot] as usize
-                    }
-                };
-                let dead = instr.operands().iter().filter(|&&a| last_use[a as usize] == i);
+                let dead = instr.operands().iter().filter(|&&a| last_use[a as usize] == i && has_buffer[a as usize]);
                 self.free_buffers(program, sizes, &mut free, dead);
             }
             let folded = self.folds[phase.folds.clone()].iter().flat_map(RowReduction::operands);

@@ -201,6 +201,12 @@ pub trait FloatVector: Vector<Scalar: Real> {
     /// The clause *instruction set* of [`Vector`] holds.
     unsafe fn either(a: Self::LaneMask, b: Self::LaneMask) -> Self::LaneMask;
 
+    /// Returns whether the mask is true in all lanes.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
+    unsafe fn is_true(mask: Self::LaneMask) -> bool;
+
     /// Returns the larger operand in every lane, like [`Real::max`].
     ///
     /// # Safety

@@ -208,6 +208,11 @@ impl<T: Element + Real, const N: usize> FloatVector for Lanes<T, N> {
     }
 
     #[inline(always)]
+    unsafe fn is_true(mask: [bool; N]) -> bool {
+        mask == [true; N]
+    }
+
+    #[inline(always)]
     unsafe fn exp<const R: usize>(v: [Self; R]) -> Option<[Self; R]> {
         if HAS_FMA { None } else { Some(v.map(|v| Self(v.0.map(|x| call(x, T::exp))))) }
     }

@@ -31,7 +31,7 @@ macro_rules! impl_vector {
         |$lp:ident, $lm:ident| $load_part:expr,
         |$op:ident, $om:ident, $ov:ident| $load_over:expr, |$sp:ident, $sm:ident, $sv:ident| $store_part:expr,
         lane mask $lane_mask:ty, $compare:ident, |$bm:ident, $bx:ident, $by:ident| $blend:expr,
-        |$p:ident, $q:ident| $both:expr, $either:expr
+        |$p:ident, $q:ident| $both:expr, $either:expr, $bits:expr
         $(; $functions:ident)?
     ) => {
         // SAFETY: the register type has the layout of an array of its lanes.
@@ -199,6 +199,14 @@ macro_rules! impl_vector {
                 }
             }
 
+            #[inline(always)]
+            unsafe fn is_true($p: $lane_mask) -> bool {
+                // SAFETY: *instruction set* of `Vector` covers the intrinsic.
+                #[allow(unused_unsafe)]
+                let bits = unsafe { $bits };
+                bits == (1 << $lanes) - 1
+            }
+
             // The minimum and maximum instructions return their second operand if the operands are equal or one of them
             // is NaN.
 
@@ -357,7 +365,7 @@ impl_vector! {
     |p, mask, value| _mm512_mask_loadu_ps(value, mask, p),
     |p, mask, value| _mm512_mask_storeu_ps(p, mask, value),
     lane mask __mmask16, _mm512_cmp_ps_mask, |mask, x, y| _mm512_mask_blend_ps(mask, y, x),
-    |a, b| a & b, a | b;
+    |a, b| a & b, a | b, u32::from(a);
     f32_functions
 }
 
@@ -372,7 +380,7 @@ impl_vector! {
     |p, mask, value| _mm512_mask_loadu_pd(value, mask, p),
     |p, mask, value| _mm512_mask_storeu_pd(p, mask, value),
     lane mask __mmask8, _mm512_cmp_pd_mask, |mask, x, y| _mm512_mask_blend_pd(mask, y, x),
-    |a, b| a & b, a | b
+    |a, b| a & b, a | b, u32::from(a)
 }
 
 impl_vector! {
@@ -386,7 +394,7 @@ impl_vector! {
     |p, mask, value| _mm256_blendv_ps(value, _mm256_maskload_ps(p, mask), _mm256_castsi256_ps(mask)),
     |p, mask, value| _mm256_maskstore_ps(p, mask, value),
     lane mask __m256, _mm256_cmp_ps, |mask, x, y| _mm256_blendv_ps(y, x, mask),
-    |a, b| _mm256_and_ps(a, b), _mm256_or_ps(a, b);
+    |a, b| _mm256_and_ps(a, b), _mm256_or_ps(a, b), _mm256_movemask_ps(a);
     f32_functions
 }
 
@@ -401,7 +409,7 @@ impl_vector! {
     |p, mask, value| _mm256_blendv_pd(value, _mm256_maskload_pd(p, mask), _mm256_castsi256_pd(mask)),
     |p, mask, value| _mm256_maskstore_pd(p, mask, value),
     lane mask __m256d, _mm256_cmp_pd, |mask, x, y| _mm256_blendv_pd(y, x, mask),
-    |a, b| _mm256_and_pd(a, b), _mm256_or_pd(a, b)
+    |a, b| _mm256_and_pd(a, b), _mm256_or_pd(a, b), _mm256_movemask_pd(a)
 }
 
 /// Returns the sum of the lanes, reduced by halving.

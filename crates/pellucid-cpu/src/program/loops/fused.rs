@@ -4,7 +4,8 @@
 //! other instructions or outputs read are written to memory. Each instruction rounds once, as its own loop does, so a
 //! chain is bit-identical to the separate loops. The most important functions (`exp`, `tanh`, ...) are computed in
 //! registers if the vector type supports this and no value of the block is rare. Otherwise, and for all other
-//! functions, the block goes through memory to the loop of the function.
+//! functions, the block goes through memory to the loop of the function. Instructions that compute only one operand of
+//! a selection are skipped for a block whose lanes all select the other operand.
 
 use super::fold::{LANES, ROWS};
 use super::fused_instr::{Comparison, FusedInstr, MaskUpdate};
@@ -30,6 +31,10 @@ pub(crate) struct FusedOperands {
     pub(crate) into: *mut u8,
     /// True for non-temporal stores. Other threads see their results only after [`store_fence`](super::store_fence).
     pub(crate) non_temporal: bool,
+    /// The distance from a comparison to the selection that comes after instructions which only its second operand
+    /// needs. If the mask is true for all lanes of a block, the values in registers are the result of the selection,
+    /// and the loop continues after it.
+    pub(crate) skip: Option<u8>,
 }
 
 /// `fused_loop(links, sum, n)` applies the instructions `links` to `n` elements. The first instruction begins a chain.
@@ -194,7 +199,8 @@ unsafe fn fused_block<V: FloatVector, const R: usize, const STEP: usize, const F
     unsafe {
         let mut v = [V::zero(); R];
         let mut mask_of = [V::zero().equal(V::zero()); R];
-        for link in links {
+        let mut remaining = links.iter();
+        while let Some(mut link) = remaining.next() {
             let [a, b] = link.operands.map(|p| p.cast::<V::Scalar>());
             if !link.chain_start.is_null() {
                 let chain_start = link.chain_start.cast();
@@ -233,7 +239,14 @@ unsafe fn fused_block<V: FloatVector, const R: usize, const STEP: usize, const F
                 FusedInstr::AddTileOne => map_vectors!(v: |v, i, u = b| at.load(a, i).mul_add(u, v)),
                 FusedInstr::NoOp => {}
                 _ if link.instr.is_function() => v = apply_function(v, link.instr),
-                _ if link.instr.gives_mask() => mask_of = compare_block(&v, mask_of, link, at),
+                _ if link.instr.gives_mask() => {
+                    mask_of = compare_block(&v, mask_of, link, at);
+                    if let Some(distance) = link.skip.filter(|_| is_true_everywhere::<V, R>(&mask_of))
+                        && let Some(selection) = remaining.nth(distance as usize - 1)
+                    {
+                        link = selection;
+                    }
+                }
                 _ => v = select_block(v, &mask_of, link, at),
             }
             if !link.into.is_null() {
@@ -338,6 +351,16 @@ unsafe fn compare_block<V: FloatVector, const R: usize, const STEP: usize, const
             _ => mask,
         }
     }
+}
+
+/// Returns whether the masks are true in all lanes.
+///
+/// # Safety
+/// The clause *instruction set* of [`Vector`](pellucid_simd::vector::Vector) holds.
+#[inline(always)]
+unsafe fn is_true_everywhere<V: FloatVector, const R: usize>(masks: &[V::LaneMask; R]) -> bool {
+    // SAFETY: the methods require the same clause, *instruction set*.
+    unsafe { V::is_true(masks[1..].iter().fold(masks[0], |combined, &mask| V::both(combined, mask))) }
 }
 
 /// Returns |x| < ∞ for every lane: x − x is NaN unless x is finite.

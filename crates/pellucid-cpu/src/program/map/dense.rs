@@ -181,7 +181,8 @@ unsafe fn run_single(
             // SAFETY: `for_each_piece` passes pieces of the operands, which satisfy the contract of `ChainLoop` by
             // *Operands* and *Aliasing* of this function. There is no sum and no non-temporal store.
             unsafe {
-                let link = FusedOperands { chain_start, instr, operands: [other; 2], into, non_temporal: false };
+                let link =
+                    FusedOperands { chain_start, instr, operands: [other; 2], into, non_temporal: false, skip: None };
                 chain(&[link], std::ptr::null_mut(), n);
             }
         });

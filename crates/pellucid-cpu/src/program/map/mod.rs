@@ -30,6 +30,7 @@ use pellucid_ir::kernel::{Map, Params};
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch;
 use pellucid_runtime::threads::{GRAIN, SharedPtr, parallel_ranges};
+use pellucid_simd::vector::prefetch_run;
 use std::ops::Range;
 
 /// The minimum row length for which each row is a separate segment. Contiguous rows can then be read in place.
@@ -37,6 +38,14 @@ const LONG: usize = 128;
 
 /// The rows and columns of a panel of transposed input. A panel fits L2.
 const PANEL: (usize, usize) = (64, 1024);
+
+/// The minimum size of all operands, in bytes, for which the operands of the next tile are prefetched. Smaller operands
+/// stay in the second-level cache.
+const PREFETCH_BYTES: usize = 1 << 20;
+
+/// The minimum number of instructions for which the operands of the next tile are prefetched. A short program reads its
+/// operands so fast that the processor prefetches them.
+const PREFETCH_STEPS: usize = 8;
 
 /// The number of elements in the unit of work that is distributed to threads.
 pub(crate) const SPLIT_UNIT: usize = 1024;
@@ -187,8 +196,12 @@ fn map_segments(
     // written in place too.
     let in_place = eval.reads_in_place()
         && (program.outputs.iter()).all(|o| eval.schedule.granularity[o.slot as usize] == Granularity::PerElement);
-    let map = SegmentedMap { eval, outer, patterns, bases, length, stream, in_place };
+    let is_constant = |k: usize| outer.iter().all(|axis| axis.strides[k] == 0);
+    let has_varying = |k: usize| eval.schedule.granularity[k] == Granularity::Uniform && !is_constant(k);
+    let prepares_once = in_place || !(0..inputs.len()).any(has_varying);
     let bytes: usize = program.inputs.iter().map(|i| i.size).chain(program.outputs.iter().map(|o| o.size)).sum();
+    let prefetches = stream.is_none() && program.steps.len() >= PREFETCH_STEPS && total * bytes > PREFETCH_BYTES;
+    let map = SegmentedMap { eval, outer, patterns, bases, length, stream, in_place, prepares_once, prefetches };
     let grain = GRAIN / (bytes + 2 * program.steps.len()).max(1);
     let run_units = |r: Range<usize>| map.run_range(r.start * SPLIT_UNIT..total.min(r.end * SPLIT_UNIT));
     for_each_range(threads, total.div_ceil(SPLIT_UNIT), grain.div_ceil(SPLIT_UNIT), run_units);
@@ -216,8 +229,13 @@ struct SegmentedMap<'a> {
     length: usize,
     /// The copy with non-temporal stores, if the outputs are too large for the caches.
     stream: Option<StreamLoop>,
-    /// Whether all operands are used in place. Only the first segment then needs preparation.
+    /// Whether all operands are used in place.
     in_place: bool,
+    /// Whether only the first segment needs preparation: all operands are used in place, or all values that are
+    /// constant in a segment are the same in every segment.
+    prepares_once: bool,
+    /// Whether the operands of the next tile are prefetched.
+    prefetches: bool,
 }
 
 // SAFETY: threads evaluate disjoint ranges of elements, and write disjoint memory of every output. If an input has the
@@ -241,7 +259,7 @@ impl SegmentedMap<'_> {
                     let end = self.length.min(within + range.end - done);
                     if !is_prepared {
                         self.eval.begin_segment(&mut frame, &cursor.positions);
-                        is_prepared = self.in_place;
+                        is_prepared = self.prepares_once;
                     }
                     done += end - within;
                     if self.in_place {
@@ -250,6 +268,9 @@ impl SegmentedMap<'_> {
                     }
                     while within < end {
                         let n = self.eval.tile_len.min(end - within);
+                        if self.prefetches {
+                            self.prefetch_tile(&cursor.positions, within + n, n.min(end - within - n));
+                        }
                         self.run_tile(&mut frame, &cursor.positions, within, n);
                         within += n;
                     }
@@ -260,6 +281,16 @@ impl SegmentedMap<'_> {
         });
         if self.stream.is_some() {
             loops::store_fence();
+        }
+    }
+
+    /// Prefetches elements `start..start + n` of all contiguous operands of a segment.
+    fn prefetch_tile(&self, bases: &[*mut u8], start: usize, n: usize) {
+        let outputs = self.eval.program.outputs.iter().zip(&self.patterns).map(|(output, &p)| (output.size, p));
+        for (&base, (size, pattern)) in bases.iter().zip(self.eval.input_patterns().chain(outputs)) {
+            if pattern == AccessPattern::Dense {
+                prefetch_run(base.wrapping_add(start * size).cast_const(), n * size);
+            }
         }
     }
 

@@ -2,6 +2,10 @@
 
 use super::*;
 use crate::program::map::run_map;
+use crate::program::prepared::PreparedProgram;
+use crate::program::slot::Granularity;
+use pellucid_ir::formula;
+use pellucid_ir::formula::Formula;
 use pellucid_ir::kernel::{Map, Params};
 use std::sync::Arc;
 
@@ -72,6 +76,71 @@ fn selections_match_the_reference() {
         maps::check_map(&program, &params, &mut inputs, &mut outputs, &shape, &context);
         if !stretch {
             // In place, the outputs overwrite the last inputs.
+            let kernel = Map { program: program.clone(), params: params.clone() };
+            let operands: Vec<Operand<'_>> = inputs.iter().map(TestArray::shared).collect();
+            let to: Vec<Operand<'_>> = inputs.iter().rev().take(expected.len()).map(TestArray::shared).collect();
+            run_map(&kernel, &operands, &to).unwrap();
+            for (array, expected) in inputs.iter().rev().zip(&expected) {
+                assert_same(&array.bits(), expected, dtype, &format!("in place, {context}"));
+            }
+        }
+    }
+}
+
+/// Formulas that compute an expensive value where their condition is false, and the number of their shortcuts.
+fn formulas_with_shortcuts() -> [(&'static Formula, usize); 6] {
+    [
+        (formula!(|x, y; k| x.abs().lt(k + 100.0).select(x * y + 1.0, (x - y).sqrt() * y - 0.5)), 1),
+        (formula!(|x, y; k| (x.lt(k) & y.le(k)).select(x, (x / y).sqrt() + (y * x).exp())), 1),
+        (formula!(|x, y; k| (x.is_finite() | y.gt(k)).select(y, (x / y).ln() + (k - x).abs().sqrt())), 1),
+        // A shortcut within the instructions that another one skips.
+        (
+            formula!(|x, y; k| {
+                let inner = y.ge(-k).select(x - y, (y / x).sqrt() * (y / k));
+                x.le(k + 50.0).select(x * 0.5, inner * inner + x.sqrt() / y)
+            }),
+            2,
+        ),
+        // Both outputs need the expensive value.
+        (
+            formula!(|x, y; k| {
+                let rare = (x * x + y).sqrt() / (y + 2.0);
+                (x.lt(k + 100.0).select(x * y, rare), rare * k)
+            }),
+            0,
+        ),
+        // Too cheap.
+        (formula!(|x, y; k| x.lt(k).select(x * y, x + y)), 0),
+    ]
+}
+
+#[test]
+fn shortcuts_match_the_reference() {
+    let rng = &mut Rng(43);
+    for round in 0..240 {
+        let (formula, shortcuts) = formulas_with_shortcuts()[round % 6];
+        let dtype = [DType::F32, DType::F64][round / 6 % 2];
+        let program = formula.uniform_program(dtype).unwrap();
+        let prepared = PreparedProgram::for_program(program).unwrap();
+        let schedule = prepared.schedule(&|_| Granularity::PerElement);
+        let skips = schedule.instrs.iter().filter(|i| i.fused.is_some_and(|op| op.skip.is_some())).count();
+        assert_eq!(skips, shortcuts, "{formula}");
+        let shape = [vec![5], vec![128], vec![700], vec![3, 150], vec![9, 20], vec![2, 1025]][rng.below(6)].clone();
+        let mut inputs: Vec<TestArray> = (0..2)
+            .map(|_| match round % 3 {
+                0 => TestArray::random(rng, &shape, dtype, true),
+                _ => TestArray::contiguous(rng, &shape, dtype),
+            })
+            .collect();
+        // With a large parameter, the condition is true for most blocks or for all of them.
+        let params: Params = [Scalar::Float([0.5, 40.0, 99.0, 1e3][rng.below(4)])].into();
+        let context = format!("{round}: {shape:?} {params:?}\n{program}");
+        let mut outputs: Vec<TestArray> =
+            program.outputs.iter().map(|_| TestArray::contiguous(rng, &shape, dtype)).collect();
+        maps::check_map(program, &params, &mut inputs, &mut outputs, &shape, &context);
+        if round % 3 != 0 {
+            // In place, the outputs overwrite the last inputs.
+            let expected = naive::map(program, &params, &inputs.iter().collect::<Vec<_>>(), &shape);
             let kernel = Map { program: program.clone(), params: params.clone() };
             let operands: Vec<Operand<'_>> = inputs.iter().map(TestArray::shared).collect();
             let to: Vec<Operand<'_>> = inputs.iter().rev().take(expected.len()).map(TestArray::shared).collect();

@@ -70,7 +70,7 @@ binary! {
     /// Computes √(a² + b²), even if a square overflows or underflows. The result is ∞ if one operand is infinite, even
     /// if the other is NaN (as in C99). All derivatives at the origin are 0.
     hypot(a, b) = hypotenuse(a, b),
-        d a = g * hypotenuse_slope(a, b), d b = g * hypotenuse_slope(b, a);
+        d a = g * hypotenuse_slopes(a, b)[0], d b = g * hypotenuse_slopes(a, b)[1];
     /// Computes the bitwise AND of integers, or the logical AND of booleans.
     bitwise_and(a, b) = a & b;
     /// Computes the bitwise OR of integers, or the logical OR of booleans.
@@ -139,14 +139,15 @@ fn hypotenuse(a: Expr, b: Expr) -> Expr {
     (p.eq(f64::INFINITY) | q.eq(f64::INFINITY)).select(f64::INFINITY, safe.select(plain, scaled))
 }
 
-/// Returns a/√(a² + b²), and 0 at the origin, computed from the ratio of the smaller to the larger side. Its derivative
-/// with respect to a, b²/√(a² + b²)³, then contains no difference that cancels.
-fn hypotenuse_slope(a: Expr, b: Expr) -> Expr {
+/// Returns a/√(a² + b²) and b/√(a² + b²), and 0 at the origin, computed from the ratio of the smaller to the larger
+/// side. Their derivatives, such as b²/√(a² + b²)³, then contain no difference that cancels.
+fn hypotenuse_slopes(a: Expr, b: Expr) -> [Expr; 2] {
     let a_is_larger = a.abs().ge(b.abs());
     let (large, small) = (a_is_larger.select(a, b), a_is_larger.select(b, a));
     let ratio = small / large.eq(0.0).select(f64::INFINITY, large);
     let cosine = large.signum() / ratio.mul_add(ratio, 1.0).sqrt();
-    a_is_larger.select(cosine, ratio * cosine)
+    let sine = ratio * cosine;
+    [a_is_larger.select(cosine, sine), a_is_larger.select(sine, cosine)]
 }
 
 /// Limits x to [low, high]; the derivative is 1 on the closed range. NaN stays NaN, and a NaN bound makes all elements
@@ -185,8 +186,8 @@ pub fn nan_to_num(
     }
     let formula = formula! {
         static nan_to_num(x; nan, highest, lowest) = {
-            let finite = x.eq(f64::INFINITY).select(highest, x.eq(f64::NEG_INFINITY).select(lowest, x));
-            x.is_nan().select(nan, finite)
+            let infinite = x.gt(0.0).select(highest, lowest);
+            x.is_finite().select(x, x.is_nan().select(nan, infinite))
         };
     };
     map(formula, &[x], &[nan.into(), highest.into(), lowest.into()])
@@ -259,10 +260,12 @@ pub fn lerp(a: &Tensor, b: &Tensor, weight: &Tensor) -> Result<Tensor> {
 
 /// Returns the linear interpolation of floats a and b with weight w, which [`lerp`] describes.
 pub(in crate::ops) fn interpolate(a: Expr, b: Expr, w: Expr) -> Expr {
+    let (start, part) = (w.lt(0.5).select(a, b), w.lt(0.5).select(w, w - 1.0));
+    let value = start + part * (b - a);
+    // Two equal infinities have no difference.
     let rise = a.eq(b).select(0.0, b - a);
-    let value = w.lt(0.5).select(a, b) + w.lt(0.5).select(w, w - 1.0) * rise;
     let weighted = w.eq(0.0).select(a, w.eq(1.0).select(b, (1.0 - w) * a + w * b));
-    rise.is_finite().select(value, weighted)
+    value.is_finite().select(value, rise.is_finite().select(start + part * rise, weighted))
 }
 
 /// Computes x + value·a·b. All three tensors broadcast.

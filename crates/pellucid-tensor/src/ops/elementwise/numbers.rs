@@ -63,10 +63,14 @@ pub fn nextafter(a: &Tensor, b: &Tensor) -> Result<Tensor> {
             let neighbour_of_large = a + towards * (more * size);
             let scaled = u * (a / u + towards * (more * (size / u)));
             let neighbour_of_small = size.le(low).select(a + towards * spacing, scaled);
-            let next = size.ge(high).select(neighbour_of_large, neighbour_of_small);
-            let finite = size.eq(f64::INFINITY).select(a.lt(0.0).select(-max_finite, max_finite), next);
-            let number = a.eq(b).select(b, finite);
-            (a.is_nan() | b.is_nan()).select(a + b, number)
+            let is_ordinary = size.ge(high) & size.lt(f64::INFINITY);
+            let below_infinity = a.lt(0.0).select(-max_finite, max_finite);
+            let next = is_ordinary.select(
+                neighbour_of_large,
+                size.eq(f64::INFINITY).select(below_infinity, neighbour_of_small),
+            );
+            // If no comparison is true, an operand is NaN.
+            (b.gt(a) | b.lt(a)).select(next, a.eq(b).select(b, a + b))
         };
         d a = g;
         d b = g * 0.0;

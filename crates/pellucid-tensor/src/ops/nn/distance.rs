@@ -12,7 +12,7 @@ use crate::ops::reduce::reductions;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
 use pellucid_ir::kernel::AxisSet;
-use pellucid_ir::{Error, Result, formula};
+use pellucid_ir::{Error, Result, Shape, formula};
 
 /// Computes distances of vectors along the last axis: (Σ |aᵢ − bᵢ + ε|ᵖ)^(1/p) with ε = `eps`. a and b broadcast.
 ///
@@ -34,7 +34,12 @@ pub fn pairwise_distance(a: &Tensor, b: &Tensor, p: f64, eps: f64, keepdims: boo
 #[tensor_method(autocast = Single)]
 pub fn dist(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
     in_single!("dist", [a, b] => dist(a, b, p));
-    reductions::norm(&arithmetic::sub(a, b)?, p, ..)
+    if !(p > 0.0 && p.is_finite() && a.dtype().promote(b.dtype()).is_float()) {
+        return reductions::norm(&arithmetic::sub(a, b)?, p, ..);
+    }
+    let shape = broadcast("dist", &[a, b])?;
+    check_reduction_rank("dist", &shape)?;
+    view::reshape_to(&norms(a, b, p, shape.size(), AxisSet::all(shape.rank()))?, &Shape::scalar())
 }
 
 /// Computes the p-norm distances of all pairs of rows of a `[.., N, D]` and b `[.., M, D]`: `[.., N, M]`.
@@ -81,7 +86,7 @@ fn distances(a: &Tensor, b: &Tensor, p: f64) -> Result<Tensor> {
     view::squeeze(&distances, axis)
 }
 
-/// Computes the p-norms of a − b over an axis of length `len`, which keeps length 1. a and b broadcast.
+/// Computes the p-norms of a − b over axes with `len` elements, which keep length 1. a and b broadcast.
 fn norms(a: &Tensor, b: &Tensor, p: f64, len: usize, axis: AxisSet) -> Result<Tensor> {
     match p {
         f64::INFINITY if len == 0 => reductions::norm(&arithmetic::sub(a, b)?, p, over(-1).keepdims()),

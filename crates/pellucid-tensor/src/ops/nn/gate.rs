@@ -2,6 +2,7 @@
 
 use crate::ops::elementwise::arithmetic;
 use crate::ops::formula::map;
+use crate::ops::primitive::concatenate::split;
 use crate::ops::primitive::view;
 use crate::ops::random::uniform_on;
 use crate::tensor::Tensor;
@@ -59,6 +60,6 @@ pub fn glu(x: &Tensor, axis: isize) -> Result<Tensor> {
     if !len.is_multiple_of(2) {
         return Err(Error::shapes("glu", [x.shape()], format!("axis {axis} must have an even length")));
     }
-    let (a, b) = (view::narrow(x, axis, 0, len / 2)?, view::narrow(x, axis, len / 2, len / 2)?);
-    map(formula! { static glu(a, b) = a * b.sigmoid(); }, &[&a, &b], &[])
+    let halves = split(x, [len / 2, len / 2], axis)?;
+    map(formula! { static glu(a, b) = a * b.sigmoid(); }, &[&halves[0], &halves[1]], &[])
 }

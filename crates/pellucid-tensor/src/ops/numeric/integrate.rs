@@ -1,13 +1,14 @@
 //! Integrals of sampled functions by the trapezoidal rule.
 
 use crate::ops::elementwise::arithmetic;
-use crate::ops::formula::{map, map_sum};
+use crate::ops::formula::map_sum;
+use crate::ops::primitive::concatenate::concatenate;
 use crate::ops::primitive::precision::in_single;
-use crate::ops::primitive::{copy, view};
+use crate::ops::primitive::{copy, fill, view};
 use crate::ops::reduce::{reductions, scan};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::{DType, Error, Result, Scalar, formula};
+use pellucid_ir::{DType, Error, Result, Scalar, Shape, formula};
 
 /// The spacing of samples.
 #[derive(Clone, Copy, Debug)]
@@ -49,12 +50,14 @@ pub fn trapezoid(y: &Tensor, spacing: Spacing<'_>, axis: isize) -> Result<Tensor
     match spacing {
         // With equal steps, every sample but the first and the last belongs to two areas.
         Spacing::Step(step) if y.dtype().is_float() && len >= 2 => {
-            let samples = |start, count| view::narrow(y, axis, start, count);
-            let product = formula! { static trapezoid_inside(y; step) = y * step; };
-            let inside =
-                map_sum(product, &[&samples(1, len - 2)?], &[step.into()], std::iter::once(at).collect(), None)?;
-            let ends = formula! { static trapezoid(s, low, high; step) = s + (low * step + high * step) * 0.5; };
-            let integral = map(ends, &[&inside, &samples(0, 1)?, &samples(len - 1, 1)?], &[step.into()])?;
+            let weights = |count: usize, weight: f64| {
+                let shape: Shape = (0..y.rank()).map(|k| if k == at { count } else { 1 }).collect();
+                fill::full_on_device_of(y, shape, weight, y.dtype())
+            };
+            let (end, inside) = (weights(1, 0.5 * step)?, weights(len - 2, step)?);
+            let weights = concatenate(&[&end, &inside, &end], at as isize)?;
+            let product = formula! { static trapezoid(y, w) = y * w; };
+            let integral = map_sum(product, &[y, &weights], &[], std::iter::once(at).collect(), None)?;
             view::squeeze(&integral, at as isize)
         }
         _ => reductions::sum(&trapezoid_areas("trapezoid", y, spacing, axis)?, axis_from_end(y, axis)?),

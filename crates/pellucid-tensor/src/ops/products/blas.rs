@@ -9,7 +9,7 @@ use crate::ops::primitive::{precision, view};
 use crate::ops::products::matmul;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::{DType, Error, Result, Scalar, formula};
+use pellucid_ir::{DType, Error, Result, Scalar, Shape, formula};
 
 /// The factors β of the addend and α of the product.
 #[derive(Clone, Copy)]
@@ -32,24 +32,40 @@ fn add_product(
     factors: ProductFactors,
     product: fn(&Tensor, &Tensor) -> Result<Tensor>,
 ) -> Result<Tensor> {
-    let promoted = [x, a, b].iter().map(|t| t.dtype()).fold(x.dtype(), DType::promote);
-    let dtype = precision::autocast_operand_dtype(op, &[x, a, b]).unwrap_or(promoted);
+    in_common_dtype(op, [x, a, b], |[x, a, b]| {
+        let product = product(a, b)?;
+        check_addend(op, [x, a, b], product.shape())?;
+        if factors.ignores_addend() {
+            return map(formula! { static scaled_product(p; alpha) = alpha * p; }, &[&product], &[factors.alpha]);
+        }
+        let sum = formula! { static add_product(x, p; beta, alpha) = beta * x + alpha * p; };
+        map(sum, &[x, &product], &[factors.beta, factors.alpha])
+    })
+}
+
+/// Calls `compute` with the operands in a common dtype, half precision in `f32`. The result is rounded once.
+fn in_common_dtype(
+    op: &'static str,
+    operands: [&Tensor; 3],
+    compute: impl FnOnce([&Tensor; 3]) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let promoted = operands.iter().map(|t| t.dtype()).fold(operands[0].dtype(), DType::promote);
+    let dtype = precision::autocast_operand_dtype(op, &operands).unwrap_or(promoted);
     let _off = autocast_off();
     let single = if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype };
     // Operands that autocast narrows are rounded first.
-    let cast = |t: &Tensor| to_dtype(&to_dtype(t, dtype)?, single);
-    let product = product(&cast(a)?, &cast(b)?)?;
-    if !x.shape().broadcasts_to(product.shape()) {
-        let help = format!("the first tensor must broadcast to the shape of the product, {}", product.shape());
-        return Err(Error::shapes(op, [x.shape(), a.shape(), b.shape()], &help));
+    let [x, a, b] = operands.map(|t| to_dtype(&to_dtype(t, dtype)?, single));
+    let result = compute([&x?, &a?, &b?])?;
+    if single == dtype { Ok(result) } else { to_dtype(&result, dtype) }
+}
+
+/// Returns an error unless the first tensor broadcasts to the shape of the product of the others.
+fn check_addend(op: &'static str, tensors: [&Tensor; 3], product: &Shape) -> Result<()> {
+    if tensors[0].shape().broadcasts_to(product) {
+        return Ok(());
     }
-    let sum = if factors.ignores_addend() {
-        map(formula! { static scaled_product(p; alpha) = alpha * p; }, &[&product], &[factors.alpha])?
-    } else {
-        let sum = formula! { static add_product(x, p; beta, alpha) = beta * x + alpha * p; };
-        map(sum, &[&cast(x)?, &product], &[factors.beta, factors.alpha])?
-    };
-    if single == dtype { Ok(sum) } else { to_dtype(&sum, dtype) }
+    let help = format!("the first tensor must broadcast to the shape of the product, {product}");
+    Err(Error::shapes(op, tensors.map(|t| t.shape()), &help))
 }
 
 /// Returns an error unless the operands of the product have these ranks.
@@ -111,7 +127,20 @@ pub fn addmv(x: &Tensor, a: &Tensor, v: &Tensor, beta: impl Into<Scalar>, alpha:
 pub fn addr(x: &Tensor, u: &Tensor, v: &Tensor, beta: impl Into<Scalar>, alpha: impl Into<Scalar>) -> Result<Tensor> {
     let factors = ProductFactors { beta, alpha };
     check_ranks("addr", [x, u, v], [1, 1], "the factors must be two vectors; ravel() them first")?;
-    add_product("addr", [x, u, v], factors, |u, v| matmul::outer(u, v))
+    in_common_dtype("addr", [x, u, v], |[x, u, v]| {
+        check_addend("addr", [x, u, v], &[u.size(), v.size()].into())?;
+        let column = &view::unsqueeze(u, 1)?;
+        if factors.ignores_addend() {
+            let product = formula! { static scaled_outer(u, v; alpha) = alpha * (u * v); };
+            return map(product, &[column, v], &[factors.alpha]);
+        }
+        if factors.beta.to_f64() == 1.0 {
+            let sum = formula! { static addr(x, u, v; alpha) = x + alpha * (u * v); };
+            return map(sum, &[x, column, v], &[factors.alpha]);
+        }
+        let sum = formula! { static addr(x, u, v; beta, alpha) = beta * x + alpha * (u * v); };
+        map(sum, &[x, column, v], &[factors.beta, factors.alpha])
+    })
 }
 
 /// Computes β·x + α·A·B for each pair of matrices of A `[N, n, k]` and B `[N, k, m]`; x broadcasts to `[N, n, m]`. See

@@ -7,8 +7,8 @@ use crate::engine;
 use crate::ops::call::check;
 use crate::ops::elementwise::arithmetic;
 use crate::ops::formula::broadcast::sum_to;
-use crate::ops::formula::map;
-use crate::ops::primitive::concatenate::concatenate;
+use crate::ops::formula::map_all;
+use crate::ops::primitive::concatenate::{concatenate, split};
 use crate::ops::primitive::precision::{in_policy_dtype, in_single};
 use crate::ops::primitive::view::{reshape_to, transpose};
 use crate::ops::primitive::{copy, precision, view};
@@ -291,10 +291,10 @@ pub fn cross(a: &Tensor, b: &Tensor, axis: isize) -> Result<Tensor> {
     }
     in_single!("cross", [a, b] => cross(a, b, axis));
     // (a × b)ᵢ = aⱼ·bₖ − aₖ·bⱼ with j = i + 1 and k = i + 2, modulo 3.
-    let component = formula! { static cross_component(aj, bk, ak, bj) = aj * bk - ak * bj; };
-    let at = |t: &Tensor, i: usize| view::narrow(t, axis_from_end, i % 3, 1usize);
-    let components =
-        [0, 1, 2].map(|i| map(component, &[&at(a, i + 1)?, &at(b, i + 2)?, &at(a, i + 2)?, &at(b, i + 1)?], &[]));
-    let [x, y, z] = components;
-    concatenate(&[&x?, &y?, &z?], axis_from_end)
+    let formula = formula! {
+        static cross(a0, a1, a2, b0, b1, b2) = (a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0);
+    };
+    let (a, b) = (split(a, 1, axis_from_end)?, split(b, 1, axis_from_end)?);
+    let components = map_all(formula, &a.iter().chain(&b).collect::<SmallVec<[&Tensor; 6]>>(), &[])?;
+    concatenate(&components, axis_from_end)
 }

@@ -9,7 +9,7 @@ use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::formula::kernel_reduction::{accumulator, by_kernel, identity_formula, run_reduction};
 use crate::ops::formula::over_axes::{over_axes, row_formula};
 use crate::ops::formula::{broadcast, full_range, map_sum};
-use crate::ops::primitive::concatenate::concatenate;
+use crate::ops::primitive::concatenate::{self, concatenate};
 use crate::ops::primitive::precision::{in_single, round_to_operands, widened_dtype};
 use crate::ops::primitive::via_definition::via_definition;
 use crate::ops::primitive::view::reshape_to;
@@ -179,11 +179,9 @@ impl Product {
             y = copy::contiguous(&view::movedim(&y, [axis], [0])?)?;
             while y.shape()[0] > 1 {
                 let (len, half) = (y.shape()[0], y.shape()[0] / 2);
-                let product = arithmetic::mul(&view::narrow(&y, 0, 0, half)?, &view::narrow(&y, 0, half, half)?)?;
-                y = match len % 2 {
-                    0 => product,
-                    _ => concatenate(&[&product, &view::narrow(&y, 0, len - 1, 1)?], 0)?,
-                };
+                let parts = concatenate::split(&y, [half, half, len % 2], 0)?;
+                let product = arithmetic::mul(&parts[0], &parts[1])?;
+                y = if len % 2 == 0 { product } else { concatenate(&[&product, &parts[2]], 0)? };
             }
             y = view::movedim(&y, [0], [axis])?;
         }

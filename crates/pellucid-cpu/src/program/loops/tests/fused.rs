@@ -214,16 +214,18 @@ fn chains_match_their_separate_instructions() {
             let operands = [tile.as_ptr(), more.as_ptr()];
             let aligned = non_temporal && (kept[2].ptr().addr() ^ to.addr()).is_multiple_of(64);
             let keep = if k % 2 == 0 { kept[0].ptr() } else { nowhere };
+            let link = |chain_start, instr, into, non_temporal| FusedOperands {
+                chain_start,
+                instr,
+                operands,
+                into,
+                non_temporal,
+                skip: None,
+            };
             let links = [
-                FusedOperands { chain_start: from.as_ptr(), instr: first, operands, into: keep, non_temporal: false },
-                FusedOperands { chain_start: std::ptr::null(), instr: second, operands, into: to, non_temporal },
-                FusedOperands {
-                    chain_start: more.as_ptr(),
-                    instr: FusedInstr::AddTile,
-                    operands,
-                    into: kept[2].ptr(),
-                    non_temporal: aligned,
-                },
+                link(from.as_ptr(), first, keep, false),
+                link(std::ptr::null(), second, to, non_temporal),
+                link(more.as_ptr(), FusedInstr::AddTile, kept[2].ptr(), aligned),
             ];
             // SAFETY: all sources hold `n + 1` values and all destinations `n`. Non-temporal destinations are aligned
             // to the element size and congruent modulo 64. The isa is available.
@@ -275,6 +277,7 @@ fn sums_in_chains_match_sums_of_stored_results() {
                 operands: [tile.as_ptr(); 2],
                 into: kept.ptr(),
                 non_temporal: false,
+                skip: None,
             }];
             // SAFETY: all buffers hold `n` values, and the lanes hold 16; the instruction set is available.
             unsafe {
@@ -289,6 +292,65 @@ fn sums_in_chains_match_sums_of_stored_results() {
             // SAFETY: all buffers hold `n` values and are disjoint; every processor runs portable code.
             unsafe { product.run(products.as_mut_ptr(), from.as_ptr(), tile.as_ptr(), n) };
             assert_same(ty.storage(), &kept.into_contents(), &products, &format!("{n} products, {ty:?} {isa:?}"));
+        }
+    }
+    for_each_isa(|isa| {
+        check::<f32>(Compute::F32, isa);
+        check::<f64>(Compute::F64, isa);
+    });
+}
+
+/// Tests that a chain skips instructions exactly for the blocks in which all lanes of the mask are true, and that the
+/// results are then the values in registers before the skipped instructions.
+#[test]
+fn chains_skip_instructions_of_operands_that_no_lane_selects() {
+    fn check<T: Real + LoopElement>(ty: Compute, isa: Isa) {
+        let run = chain(ty, isa).expect("float types must have fused loops");
+        let (block, size) = (8 * 16, size_of::<T>());
+        for n in [1, 5, 64, 128, 300, 643] {
+            // The mask x < 1 is false for one element of every second block.
+            let x: Vec<T> = (0..n).map(|i| if i % (2 * block) == 3 { T::ONE + T::ONE } else { -T::ONE }).collect();
+            let marks = vec![T::INFINITY; n];
+            let [mut rare, mut to, mut sums] = [(); 3].map(|()| GuardedBytes::new(&vec![0; n * size], size));
+            let one = T::ONE;
+            let x_tile = x.as_ptr().cast::<u8>();
+            let link = |instr, operand: *const u8, into: *mut u8, skip| FusedOperands {
+                chain_start: std::ptr::null(),
+                instr,
+                operands: [operand, (&raw const one).cast()],
+                into,
+                non_temporal: false,
+                skip,
+            };
+            let nowhere = std::ptr::null_mut();
+            let less = FusedInstr::CompareTileOne(Comparison::Lt, MaskUpdate::Replace);
+            let links = [
+                FusedOperands { chain_start: x_tile, ..link(less, x_tile, nowhere, Some(3)) },
+                link(FusedInstr::AddTile, marks.as_ptr().cast(), rare.ptr(), None),
+                link(less, x_tile, nowhere, None),
+                link(FusedInstr::SelectTile, x_tile, to.ptr(), None),
+                link(FusedInstr::AddTile, x_tile, sums.ptr(), None),
+            ];
+            // SAFETY: all tiles and destinations hold `n` values, and the uniform operand holds one. The instruction
+            // set is available.
+            unsafe { run(&links, nowhere, n) };
+            let [rare, to, sums] = [rare, to, sums].map(GuardedBytes::into_contents);
+            let of = |bytes: &[u8], i: usize| bytes[i * size..][..size].to_vec();
+            // SAFETY: a float has no padding, and the slice ends with the value.
+            let bytes = |v: T| unsafe { std::slice::from_raw_parts((&raw const v).cast::<u8>(), size) }.to_vec();
+            let context = |i: usize| format!("element {i} of {n}, {ty:?} {isa:?}");
+            for i in 0..n {
+                let expected = if x[i] < one { x[i] } else { T::INFINITY };
+                assert_eq!(of(&to, i), bytes(expected), "{}", context(i));
+                assert_eq!(of(&sums, i), bytes(expected + x[i]), "{}", context(i));
+                let is_full_block = i / block * block + block <= n;
+                if is_full_block && i / block % 2 == 1 {
+                    assert_eq!(of(&rare, i), bytes(T::ZERO), "not skipped: {}", context(i));
+                }
+                if x[i] >= one {
+                    assert_eq!(of(&rare, i), bytes(T::INFINITY), "skipped: {}", context(i));
+                }
+            }
         }
     }
     for_each_isa(|isa| {

@@ -22,13 +22,16 @@ pub use regression::{
     PoissonNllLossOptions, gaussian_nll_loss, huber_loss, kl_div, l1_loss, mse_loss, poisson_nll_loss, smooth_l1_loss,
 };
 
-use crate::ops::call::{axes, check};
+use crate::ops::call::axes::{self, Axes};
+use crate::ops::call::check;
 use crate::ops::elementwise::{arithmetic, compare};
+use crate::ops::formula::{broadcast, map_in, map_sum};
 use crate::ops::primitive::{copy, view};
 use crate::ops::reduce::{reductions, value_range};
 use crate::tensor::Tensor;
+use pellucid_ir::formula::Formula;
 use pellucid_ir::kernel::AxisSet;
-use pellucid_ir::{DType, Error, Result, Shape};
+use pellucid_ir::{DType, Error, Result, Scalar, Shape};
 
 /// The reduction of the losses of the samples.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -50,6 +53,24 @@ impl Reduction {
             Reduction::Sum => reductions::sum(values, ..),
             Reduction::None => Ok(values.clone()),
         }
+    }
+
+    /// Applies a formula to inputs that broadcast, and reduces its values in the same kernel. No value is ignored.
+    /// Numbers are computed in dtype `compute_dtype`, by default the promoted dtype of the inputs.
+    fn apply_formula(
+        self,
+        formula: &Formula,
+        inputs: &[&Tensor],
+        params: &[Scalar],
+        compute_dtype: Option<DType>,
+    ) -> Result<Tensor> {
+        if self == Reduction::None {
+            return map_in(formula, inputs, params, compute_dtype);
+        }
+        let shape = broadcast(formula.name(), inputs)?;
+        let axes = Axes::from(..).resolve(formula.name(), &shape)?.set;
+        let sum = view::reshape_to(&map_sum(formula, inputs, params, axes, compute_dtype)?, &Shape::scalar())?;
+        if self == Reduction::Mean { arithmetic::div(&sum, shape.size() as f64) } else { Ok(sum) }
     }
 
     /// Reduces values; the mean is Σ values / Σ weights.

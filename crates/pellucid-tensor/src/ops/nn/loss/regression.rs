@@ -3,7 +3,7 @@
 use super::Reduction;
 use crate::ops::call::check;
 use crate::ops::elementwise::arithmetic;
-use crate::ops::formula::{map, map_in};
+use crate::ops::formula::map;
 use crate::ops::primitive::precision::{in_single, round_to_operands, widened_dtype};
 use crate::ops::primitive::{precision, view};
 use crate::ops::reduce::value_range;
@@ -23,7 +23,7 @@ fn elementwise_loss(
 ) -> Result<Tensor> {
     check::floats(formula.name(), &[x, target])?;
     let operands = [x, target];
-    let losses = reduction.apply(&map_in(formula, &operands, params, widened_dtype(&operands))?)?;
+    let losses = reduction.apply_formula(formula, &operands, params, widened_dtype(&operands))?;
     round_to_operands(formula.name(), &operands, losses)
 }
 
@@ -55,27 +55,22 @@ pub fn huber_loss(x: &Tensor, target: &Tensor, delta: f64, reduction: Reduction)
         return Err(Error::invalid("huber_loss", format!("delta must be positive, got {delta}")));
     }
     let formula = formula! {
-        static huber_loss(x, t; delta) = {
-            let d = x - t;
-            // The formula contains d², because the symbolic second derivative of |d|² at 0 would be 0. Both branches
-            // are equal at |d| = δ. With an infinite δ, the other branch is ∞ − ∞.
-            d.abs().le(delta).select(0.5 * d * d, delta * (d.abs() - 0.5 * delta))
+        static huber_loss(x, t; delta, bound) = {
+            // The part of |d| up to δ, which multiplies |d| minus half of it in both cases of the definition.
+            let part = (x - t).abs().min(bound);
+            part * ((x - t).abs() - 0.5 * part)
         };
-        // An infinite δ must not be multiplied by 0.
         d x = g * clamped(x - t, delta);
         d t = -(g * clamped(x - t, delta));
     };
-    elementwise_loss(formula, x, target, &[delta.into()], reduction)
+    // With an infinite δ, the loss of an infinite difference would be ∞ − ∞.
+    let largest = if x.dtype().promote(target.dtype()) == DType::F64 { f64::MAX } else { f64::from(f32::MAX) };
+    elementwise_loss(formula, x, target, &[delta.into(), delta.min(largest).into()], reduction)
 }
 
-/// Clamps d to [−δ, δ].
+/// Clamps d to [−δ, δ]; the derivative is 0 at both ends.
 fn clamped(d: Expr, delta: Expr) -> Expr {
-    d.abs().lt(delta).select(d, delta * d.signum())
-}
-
-/// Clamps d/β to [−1, 1].
-fn clamped_ratio(d: Expr, beta: Expr) -> Expr {
-    d.abs().lt(beta).select(d / beta, d.signum())
+    d.le(-delta).select(-delta, d.ge(delta).select(delta, d))
 }
 
 /// Computes the [`huber_loss`] with δ = β, divided by β, so that the slope beyond β is 1 (Girshick 2015). With β = 0 it
@@ -95,12 +90,12 @@ pub fn smooth_l1_loss(x: &Tensor, target: &Tensor, beta: f64, reduction: Reducti
     }
     let formula = formula! {
         static smooth_l1_loss(x, t; beta) = {
-            let d = x - t;
+            let part = (x - t).abs().min(beta);
             // The square d² may overflow or underflow although d²/β does not.
-            d.abs().lt(beta).select(0.5 * d * (d / beta), d.abs() - 0.5 * beta)
+            ((x - t).abs() - 0.5 * part) * (part / beta)
         };
-        d x = g * clamped_ratio(x - t, beta);
-        d t = -(g * clamped_ratio(x - t, beta));
+        d x = g * (clamped(x - t, beta) / beta);
+        d t = -(g * (clamped(x - t, beta) / beta));
     };
     elementwise_loss(formula, x, target, &[beta.into()], reduction)
 }
@@ -132,7 +127,7 @@ pub fn kl_div(x: &Tensor, target: &Tensor, log_target: bool, reduction: Reductio
             d t = g * (t.eq(0.0).select(0.0, t.eq(0.0).select(1.0, t).ln() + 1.0) - finite_log_prob(x, t));
         },
     };
-    reduction.apply(&map(formula, &[x, target], &[])?)
+    reduction.apply_formula(formula, &[x, target], &[], None)
 }
 
 /// Returns the log-probability x, or 0 if x is −∞ and the target t is 0.
@@ -257,5 +252,5 @@ pub fn gaussian_nll_loss(
     };
     let constant = if full { 0.5 * (2.0 * PI).ln() } else { 0.0 };
     let variance = map(at_least, &[&variance], &[eps.into()])?;
-    reduction.apply(&map(formula, &[x, target, &variance], &[constant.into()])?)
+    reduction.apply_formula(formula, &[x, target, &variance], &[constant.into()], None)
 }
