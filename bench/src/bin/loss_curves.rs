@@ -19,11 +19,17 @@ const CLASSES: usize = 10;
 const WORDS: usize = 32;
 const LENGTH: usize = 32;
 
+/// Returns the input and the target of a new batch.
+type BatchFn = Box<dyn Fn() -> (Tensor, Tensor)>;
+
+/// Returns the loss of a batch.
+type LossFn = Box<dyn Fn(&Tensor, &Tensor) -> Tensor>;
+
 /// A model with its optimizer and the source of its batches.
 struct Task {
     optimizer: Adam,
-    batch: Box<dyn Fn() -> (Tensor, Tensor)>,
-    loss: Box<dyn Fn(&Tensor, &Tensor) -> Tensor>,
+    batch: BatchFn,
+    loss: LossFn,
 }
 
 impl Task {
@@ -81,7 +87,7 @@ fn transformer() -> Task {
         for i in 0..LENGTH {
             let is_usual = Tensor::rand([BATCH], DType::F32).lt(0.75);
             words.push(
-                successor.index_select(0, &words[i]).where_(&is_usual, &Tensor::randint(0, WORDS as i64, [BATCH])),
+                successor.index_select(0, &words[i]).where_(&is_usual, Tensor::randint(0, WORDS as i64, [BATCH])),
             );
         }
         let words = ops::stack(&words, 1).expect("the words must have equal shapes");

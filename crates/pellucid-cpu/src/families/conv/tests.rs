@@ -121,6 +121,8 @@ fn cases() -> Vec<ConvCase> {
         case(2, 1, [2, 3], [1, 2, 2], [0, 3, 4], window([1, 2, 2], one, one, [0, 4, 3])),
         case(2, 1, [300, 3], [1, 1, 3], [0, 0, 1], window([1, 1, 2], one, one, [0, 0, 0])),
         case(1, 1, [1, 1], [1, 1, 1], [0; 3], window(one, one, one, [0; 3])),
+        // The images of an input gradient with a stride are computed in several parts.
+        case(40, 1, [3, 4], [1, 36, 40], [0, 1, 1], window([1, 3, 3], [1, 2, 2], one, [0, 1, 1])),
     ]
 }
 
