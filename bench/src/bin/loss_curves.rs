@@ -1,9 +1,9 @@
 //! The losses of training under `autocast(DType::BF16)` beside those in `f32`, for an MLP, a convolutional network, a
 //! transformer and an LSTM.
 //!
-//! `cargo run --release -p pellucid-bench --bin loss_curves` trains each model for 500 steps from several seeds, in both
-//! ways. A seed determines the initial parameters and the batches. The program prints the mean loss of every 100 steps
-//! over the seeds, and the difference as a multiple of the standard deviation of `f32` over the seeds.
+//! `cargo run --release -p pellucid-bench --bin loss_curves` trains each model for 500 steps from several seeds, in
+//! both modes. A seed determines the initial parameters and the batches. The program prints the mean loss of every 100
+//! steps over the seeds, and the difference as a multiple of the standard deviation of `f32` over the seeds.
 
 #![allow(clippy::print_stdout, reason = "the program prints its results")]
 
@@ -20,16 +20,16 @@ const WORDS: usize = 32;
 const LENGTH: usize = 32;
 
 /// Returns the input and the target of a new batch.
-type BatchFn = Box<dyn Fn() -> (Tensor, Tensor)>;
+type NextBatchFn = Box<dyn Fn() -> (Tensor, Tensor)>;
 
 /// Returns the loss of a batch.
-type LossFn = Box<dyn Fn(&Tensor, &Tensor) -> Tensor>;
+type BatchLossFn = Box<dyn Fn(&Tensor, &Tensor) -> Tensor>;
 
 /// A model with its optimizer and the source of its batches.
 struct Task {
     optimizer: Adam,
-    batch: BatchFn,
-    loss: LossFn,
+    batch: NextBatchFn,
+    loss: BatchLossFn,
 }
 
 impl Task {

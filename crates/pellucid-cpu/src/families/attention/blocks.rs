@@ -150,8 +150,8 @@ impl<T: Float> AttentionProblem<'_, T> {
     ///
     /// # Safety
     /// The [array contract](AttentionProblem#the-array-contract) holds for the rows `rows` of the outputs `o` and
-    /// `log_sums`. The right factors are the keys and the values of the head. The two slices of scratch memory, which no
-    /// other thread accesses, are valid for the scores of the block, and for [`FactorPacking::left_len`] elements.
+    /// `log_sums`. The right factors are the keys and the values of the head. The two slices of scratch memory, which
+    /// no other thread accesses, are valid for the scores of the block, and for [`FactorPacking::left_len`] elements.
     unsafe fn compute_output_block(
         &self,
         (sequence, head): (usize, usize),
@@ -216,13 +216,12 @@ impl<T: Float> AttentionProblem<'_, T> {
             |sequence, group, threads, mut scratch| {
                 let kept =
                     [(); 2].map(|()| ScoreRows { data: scratch.take(kept_len), row_stride: padded_row_len(keys) });
-                let [scores, gradients] = kept;
                 let (k, v) = (self.k.matrix(sequence, group), self.v.matrix(sequence, group));
                 let (dk, dv) = (arrays.dk.matrix(sequence, group), arrays.dv.matrix(sequence, group));
                 // SAFETY: by the array contract, the operands have the sizes of the head (*shape*), the processor
                 // supports the instruction set (*isa*), and the scratch of a head has all panels and the scores of
-                // `chunk_queries` queries. Blocks of keys write disjoint rows of `dk` and `dv`, which no other head and
-                // no other thread accesses (*exclusive*) and whose rows are contiguous (*contiguous*).
+                // `chunk_queries` queries. No other head and no other thread accesses the rows of `dk` and `dv`
+                // (*exclusive*), which are contiguous (*contiguous*).
                 unsafe {
                     let packed = [
                         by_queries.pack(k.row_lanes(0), (keys, qk_width), &mut scratch),
@@ -234,7 +233,6 @@ impl<T: Float> AttentionProblem<'_, T> {
                     let pairs_of = |worker: usize| SharedPtr(worker_scratch.offset((worker * pairs_len) as isize));
                     let mut written = 0;
                     for head in group * query_heads..(group + 1) * query_heads {
-                        let (q, g) = (self.q.matrix(sequence, head), arrays.g.matrix(sequence, head));
                         for first in (0..queries).step_by(chunk_queries) {
                             let chunk = first..queries.min(first + chunk_queries);
                             self.compute_score_gradients(
@@ -245,27 +243,14 @@ impl<T: Float> AttentionProblem<'_, T> {
                                 arrays,
                                 (threads, &pairs_of),
                             );
-                            let mut scratch = ScratchCursor(chunk_scratch);
-                            let [q, g] = [(q, qk_width), (g, v_width)].map(|(matrix, width)| {
-                                by_keys.pack(matrix.column_lanes(first), (width, chunk.len()), &mut scratch)
-                            });
-                            let end = self.visible_keys(chunk.end);
-                            threads.for_each(end.div_ceil(BLOCK_ROWS), |worker, i| {
-                                let key_block = i * BLOCK_ROWS..end.min((i + 1) * BLOCK_ROWS);
-                                // In causal attention, query i attends only to the keys 0..=i.
-                                let skip = if self.kernel.causal { key_block.start.saturating_sub(first) } else { 0 };
-                                let add = key_block.start < written;
-                                for (weights, factor, to, width) in
-                                    [(gradients, q, dk, qk_width), (scores, g, dv, v_width)]
-                                {
-                                    let a = weights.key_lanes(skip, key_block.start);
-                                    let (size, to) = (
-                                        (key_block.len(), width, chunk.len() - skip),
-                                        (to.element_ptr(key_block.start, 0), to.row),
-                                    );
-                                    factor.skip(skip).multiply(self.isa, a, size, to, add, pairs_of(worker));
-                                }
-                            });
+                            let end = self.add_key_gradients(
+                                (sequence, head),
+                                &chunk,
+                                (by_keys, chunk_scratch),
+                                (kept, written),
+                                arrays,
+                                (threads, &pairs_of),
+                            );
                             written = written.max(end);
                         }
                     }
@@ -279,6 +264,52 @@ impl<T: Float> AttentionProblem<'_, T> {
                 }
             },
         )
+    }
+
+    /// Adds the contribution of a chunk of queries to the gradients of the keys and values that they attend to. The
+    /// first contribution to the keys from `written` on replaces their gradients. Returns the number of these keys.
+    ///
+    /// # Safety
+    /// The [array contract](AttentionProblem#the-array-contract) holds; `kept` contains the results of
+    /// [`compute_score_gradients`](Self::compute_score_gradients) for the chunk, and `scratch` is valid for the right
+    /// factors of the chunk, packed by `packing`. For each worker, `pairs_of` returns scratch memory of
+    /// [`FactorPacking::left_len`] elements. No other thread accesses this memory.
+    unsafe fn add_key_gradients(
+        &self,
+        (sequence, head): (usize, usize),
+        chunk: &Range<usize>,
+        (packing, scratch): (FactorPacking, SharedPtr<T>),
+        ([scores, gradients], written): ([ScoreRows<T>; 2], usize),
+        arrays: &AttentionGradientArrays<T>,
+        (threads, pairs_of): (BlockThreads, &(impl Fn(usize) -> SharedPtr<T> + Sync)),
+    ) -> usize {
+        let AttentionSizes { heads, kv_heads, qk_width, v_width, .. } = self.sizes;
+        let group = head * kv_heads / heads;
+        let (dk, dv) = (arrays.dk.matrix(sequence, group), arrays.dv.matrix(sequence, group));
+        let mut scratch = ScratchCursor(scratch);
+        // SAFETY: by the array contract, the operands have the sizes of the head (*shape*) and the processor supports
+        // the instruction set (*isa*). The scratch memory is valid for both factors (this function's contract).
+        let [q, g] = [(self.q, qk_width), (arrays.g, v_width)].map(|(stack, width)| unsafe {
+            let columns = stack.matrix(sequence, head).column_lanes(chunk.start);
+            packing.pack(columns, (width, chunk.len()), &mut scratch)
+        });
+        let end = self.visible_keys(chunk.end);
+        threads.for_each(end.div_ceil(BLOCK_ROWS), |worker, i| {
+            let key_block = i * BLOCK_ROWS..end.min((i + 1) * BLOCK_ROWS);
+            // In causal attention, query i attends only to the keys 0..=i.
+            let skip = if self.kernel.causal { key_block.start.saturating_sub(chunk.start) } else { 0 };
+            let add = key_block.start < written;
+            for (weights, factor, to, width) in [(gradients, q, dk, qk_width), (scores, g, dv, v_width)] {
+                let a = weights.key_lanes(skip, key_block.start);
+                let (size, to) =
+                    ((key_block.len(), width, chunk.len() - skip), (to.element_ptr(key_block.start, 0), to.row));
+                // SAFETY: the factors have the sizes of the product. Blocks of keys write disjoint rows of `dk` and
+                // `dv`, which no other head and no other thread accesses (*exclusive*) and whose rows are contiguous
+                // (*contiguous*). The worker has scratch memory for the left factor.
+                unsafe { factor.skip(skip).multiply(self.isa, a, size, to, add, pairs_of(worker)) };
+            }
+        });
+        end
     }
 
     /// Computes, for a chunk of queries, the softmax weights, the gradients of the scores, and the gradients of the

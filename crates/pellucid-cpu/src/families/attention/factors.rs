@@ -19,7 +19,7 @@ pub(super) struct FactorPacking {
 }
 
 impl FactorPacking {
-    /// Returns the number of elements of scratch memory that a right factor of `lanes` × `depth` (n × k) elements needs.
+    /// Returns the number of elements of scratch memory for a right factor of `lanes` × `depth` (n × k) elements.
     pub(super) fn right_len<T: Float>(&self, (lanes, depth): (usize, usize)) -> usize {
         match self.is_paired {
             true => {
@@ -64,9 +64,9 @@ impl FactorPacking {
         let [pairs, panels] = [lanes * half, PackedPanels::<BF16Pair>::packed_len(isa, (lanes, half))]
             .map(|count| SharedPtr(scratch.take(count).get().cast::<BF16Pair>()));
         let work = PackPairs { from: as_f32(from), lanes, depth, to: pairs.get() };
-        // SAFETY: the pair packing contract. *Source*: `from` is valid for these elements, which are `f32`. *Target*: the
-        // memory has an element, which is as large as a pair, for each pair. The panels have `packed_len` pairs. The
-        // processor supports both instruction sets (this function's contract).
+        // SAFETY: the pair packing contract. *Source*: `from` is valid for these elements, which are `f32`. *Target*:
+        // the memory has an element, which is as large as a pair, for each pair. The panels have `packed_len` pairs.
+        // The processor supports both instruction sets (this function's contract).
         unsafe {
             let range = work.pack(self.isa, 0..work.rows());
             let panels = PackedPanels::pack(isa, work.pairs(), (lanes, half), panels);
@@ -126,9 +126,9 @@ impl<T: Float> RightFactor<T> {
     /// product of the padding of A with an infinity in B would be NaN.
     ///
     /// # Safety
-    /// A is valid for reading m × k elements. C is valid for writing m × n elements, it overlaps neither A nor B, and no
-    /// other thread accesses C. `scratch` is valid for writing [`FactorPacking::left_len`] elements for this depth, and
-    /// no other code accesses it during the call. The processor supports `isa`.
+    /// A is valid for reading m × k elements. C is valid for writing m × n elements, it overlaps neither A nor B, and
+    /// no other thread accesses C. `scratch` is valid for writing [`FactorPacking::left_len`] elements for this depth,
+    /// and no other code accesses it during the call. The processor supports `isa`.
     pub(super) unsafe fn multiply(
         &self,
         isa: Isa,
@@ -163,8 +163,8 @@ impl<T: Float> RightFactor<T> {
                     return multiply_single(&b.matrix);
                 }
                 let (pairs, size) = (work.pairs(), (0..m, 0..n, k.div_ceil(2)));
-                // SAFETY: the pairs are the elements of both factors, and the sums of pairs are `f32`, like the elements
-                // of C; the other clauses are this function's contract.
+                // SAFETY: the pairs are the elements of both factors, and the sums of pairs are `f32`, like the
+                // elements of C; the other clauses are this function's contract.
                 unsafe { pellucid_gemm::multiply(b.isa, &pairs, &b.panels, size, to.cast(), row_stride, add) }
             }
         }
