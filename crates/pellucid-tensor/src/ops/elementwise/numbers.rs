@@ -2,7 +2,7 @@
 
 use crate::ops::call::check;
 use crate::ops::elementwise::{arithmetic, transcendental};
-use crate::ops::formula::map;
+use crate::ops::formula::{map, map_in};
 use crate::ops::primitive::copy;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
@@ -80,15 +80,21 @@ pub fn nextafter(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 }
 
 /// Runs Euclid's algorithm (Elements VII) with two divisions in each round. After `rounds` rounds, one argument must be
-/// 0.
-fn gcd_by_euclid(a: Expr, b: Expr, rounds: usize) -> Expr {
+/// 0. `remainder` returns the remainder of two positive numbers.
+fn gcd_by_euclid(a: Expr, b: Expr, rounds: usize, remainder: fn(Expr, Expr) -> Expr) -> Expr {
     let (mut a, mut b) = (a.abs(), b.abs());
     for _ in 0..rounds {
-        a = b.eq(0.0).select(a, a.rem(b));
-        b = a.eq(0.0).select(b, b.rem(a));
+        a = b.eq(0.0).select(a, remainder(a, b));
+        b = a.eq(0.0).select(b, remainder(b, a));
     }
     // One of a and b is 0. The other is negative only if it is the smallest integer, whose absolute value wraps.
     (a + b).abs()
+}
+
+/// Returns the remainder of integers from 1 to 2³¹ that are represented as `f64`. It is exact: the quotient a/b is an
+/// integer, or farther from the next integer than its rounding error.
+fn float_remainder(a: Expr, b: Expr) -> Expr {
+    a - b * (a / b).floor()
 }
 
 /// Computes the greatest common divisor of integers, a nonnegative number.
@@ -101,15 +107,20 @@ fn gcd_by_euclid(a: Expr, b: Expr, rounds: usize) -> Expr {
 pub fn gcd(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     check_integers("gcd", a, b)?;
     // n divisions suffice if the smaller argument is below the (n + 1)-th of the Fibonacci numbers 1, 1, 2, ... (Lamé
-    // 1844): 15 for arguments below 987, 46 below 2³¹, and 92 for any pair of `i64`.
-    let formula = if are_below("gcd", [a, b], 987)? {
-        formula! { static gcd_below_987(a, b) = gcd_by_euclid(a, b, 8); }
-    } else if are_below("gcd", [a, b], 1 << 31)? {
-        formula! { static gcd_below_2_31(a, b) = gcd_by_euclid(a, b, 24); }
+    // 1844): 15 for arguments below 987, 23 for any pair of `i16`, 46 below 2³¹, and 92 for any pair of `i64`.
+    let dtype = a.dtype().promote(b.dtype());
+    let is_short = matches!(dtype, DType::I8 | DType::I16);
+    // Processors have no division of integer vectors. The smallest `i8` and `i16` wrap, unlike their values in `f64`.
+    let formula = if !is_short && are_below("gcd", [a, b], 987)? {
+        formula! { static gcd_below_987(a, b) = gcd_by_euclid(a, b, 8, float_remainder); }
+    } else if !is_short && are_below("gcd", [a, b], 1 << 31)? {
+        formula! { static gcd_below_2_31(a, b) = gcd_by_euclid(a, b, 24, float_remainder); }
+    } else if is_short {
+        return map(formula! { static gcd_of_short(a, b) = gcd_by_euclid(a, b, 12, Expr::rem); }, &[a, b], &[]);
     } else {
-        formula! { static gcd(a, b) = gcd_by_euclid(a, b, 46); }
+        return map(formula! { static gcd(a, b) = gcd_by_euclid(a, b, 46, Expr::rem); }, &[a, b], &[]);
     };
-    map(formula, &[a, b], &[])
+    copy::to_dtype(&map_in(formula, &[a, b], &[], Some(DType::F64))?, dtype)
 }
 
 /// Returns true if all elements can be read and have magnitudes below `limit`.
