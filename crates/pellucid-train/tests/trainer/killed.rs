@@ -37,6 +37,7 @@ fn train(folder: &Path, is_slow: bool) -> SmallTrainer {
 /// Runs or resumes the training, and returns the bits of the model, of the best weights and of the validations.
 fn results(folder: &Path) -> [Vec<(String, u64)>; 3] {
     let trainer = train(folder, false);
+    let _generator = isolated_generator();
     let model = model();
     model.load_state_dict(&io::load(folder.join("best.safetensors")).unwrap()).unwrap();
     let column = |name: &str| {
