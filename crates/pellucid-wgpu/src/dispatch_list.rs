@@ -58,6 +58,27 @@ impl<'a> DispatchList<'a> {
         self.dispatches.len()
     }
 
+    /// Iterates over the dispatches: the operation, the shader and the parameters.
+    #[cfg(test)]
+    pub(crate) fn described(&self) -> impl Iterator<Item = (&'static str, &ShaderBuilder, &Parameters)> {
+        self.dispatches.iter().map(|(ShaderIndex(index), parameters)| {
+            let (op, shader) = &self.shaders[*index];
+            (*op, shader, parameters)
+        })
+    }
+
+    /// Returns the sizes of the scratch buffers in bytes.
+    #[cfg(test)]
+    pub(crate) fn scratch_sizes(&self) -> &[usize] {
+        &self.scratch
+    }
+
+    /// Returns the number of checks.
+    #[cfg(test)]
+    pub(crate) fn check_count(&self) -> u32 {
+        self.checks
+    }
+
     /// Counts a check, whose dispatches may set the status word, and returns the number of its operation.
     pub(crate) fn count_check(&mut self, op: &'static str) -> u32 {
         self.checks += 1;

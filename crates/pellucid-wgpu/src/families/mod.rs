@@ -18,6 +18,8 @@ mod search;
 mod shared;
 mod sort;
 mod sparse;
+#[cfg(test)]
+mod texts;
 
 use crate::description::{DescriptionCache, KernelDescription};
 use crate::dispatch_list::DispatchList;

@@ -35,7 +35,7 @@ pub(crate) mod types;
 pub(crate) mod workgroup;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use access::{
     CollectedWord, ElementAccess, ElementRef, compute_program, load_words, same_size_integer, store_finished,

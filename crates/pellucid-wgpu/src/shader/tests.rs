@@ -21,7 +21,7 @@ fn validate(source: &str) {
 }
 
 /// Returns the program of one step whose operands all have type `compute`.
-fn program(op: Op, operands: usize, compute: Compute, result: Compute) -> Program {
+pub(crate) fn program(op: Op, operands: usize, compute: Compute, result: Compute) -> Program {
     let load = |k: usize| {
         let compute = if op == Op::Select && k == 0 { Compute::Mask } else { compute };
         Load { storage: compute.storage(), compute, per_row: false }
