@@ -7,7 +7,7 @@
 use super::{DispatchLimits, implementation};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{DeviceOperands, UncheckedOperand};
-use crate::shader::ShaderFeatures;
+use crate::shader::KernelFeatures;
 use crate::shader::tests::program;
 use crate::status::CheckedOperations;
 use pellucid_ir::backend::OperandMeta;
@@ -23,14 +23,14 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 /// The features of a device without any, with one, and with all.
-const FEATURES: [ShaderFeatures; 5] = {
-    const NONE: ShaderFeatures = ShaderFeatures { fused: false, subgroups: false, native_f16: false };
+const FEATURES: [KernelFeatures; 5] = {
+    const NONE: KernelFeatures = KernelFeatures { fused: false, subgroups: false, native_f16: false };
     [
         NONE,
-        ShaderFeatures { fused: true, ..NONE },
-        ShaderFeatures { subgroups: true, ..NONE },
-        ShaderFeatures { native_f16: true, ..NONE },
-        ShaderFeatures { fused: true, subgroups: true, native_f16: true },
+        KernelFeatures { fused: true, ..NONE },
+        KernelFeatures { subgroups: true, ..NONE },
+        KernelFeatures { native_f16: true, ..NONE },
+        KernelFeatures { fused: true, subgroups: true, native_f16: true },
     ]
 };
 
