@@ -1,10 +1,9 @@
 //! [`GraphicsDevice`]: a device of the graphics API with its queue, its limits and its errors.
 
-use crate::counters::AtomicCounters;
-use pellucid_ir::{Error, Result, lock};
-use std::fmt::Display;
+use pellucid_gpu::{AtomicCounters, DeviceFailure, DeviceLimits};
+use pellucid_ir::{Error, Result};
 use std::future::Future;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 /// The feature that timestamps need.
@@ -15,17 +14,15 @@ const OPTIONAL_FEATURES: wgpu::Features = TIMESTAMPS.union(wgpu::Features::SUBGR
 
 /// A device of the graphics API.
 pub(crate) struct GraphicsDevice {
-    /// The name of the device: `wgpu:0`.
-    pub(crate) name: String,
     /// The description of the adapter.
     pub(crate) adapter: wgpu::AdapterInfo,
     pub(crate) device: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
-    limits: wgpu::Limits,
+    pub(crate) limits: DeviceLimits,
     pub(crate) counters: AtomicCounters,
-    /// The first error after which the device cannot be used: an error that no error scope caught, such as the loss of
-    /// the device, or a failed submission of recorded dispatches.
-    failure: Arc<Mutex<Option<String>>>,
+    /// The name of the device, `wgpu:0`, and its failure: an error that no error scope caught, such as the loss of the
+    /// device, or a failed submission of recorded dispatches.
+    pub(crate) failure: Arc<DeviceFailure>,
 }
 
 /// Runs a future of the graphics API to its end. On native backends it is ready at the first poll.
@@ -40,6 +37,18 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
+/// Returns the limits for kernels.
+fn device_limits(limits: &wgpu::Limits) -> DeviceLimits {
+    // The words of a buffer have indices of 32 bits. Shaders read four words together.
+    let bytes = [limits.max_buffer_size, limits.max_storage_buffer_binding_size, 4 * u64::from(u32::MAX)];
+    DeviceLimits {
+        bindings: limits.max_storage_buffers_per_shader_stage.saturating_sub(2) as usize,
+        groups: limits.max_compute_workgroups_per_dimension as usize,
+        buffer_bytes: usize::try_from(bytes.into_iter().min().unwrap_or(0)).unwrap_or(usize::MAX) & !15,
+        parameter_alignment: limits.min_storage_buffer_offset_alignment.max(4) as usize,
+    }
+}
+
 impl GraphicsDevice {
     /// Opens a device on `adapter`.
     ///
@@ -48,45 +57,22 @@ impl GraphicsDevice {
     pub(crate) fn open(adapter: &wgpu::Adapter, name: String) -> Result<GraphicsDevice> {
         let (required_features, required_limits) = (adapter.features() & OPTIONAL_FEATURES, adapter.limits());
         let descriptor = wgpu::DeviceDescriptor { required_features, required_limits, ..Default::default() };
-        let (device, queue) = block_on(adapter.request_device(&descriptor))
-            .map_err(|error| Error::DeviceUnavailable { device: name.clone(), reason: error.to_string() })?;
-        let failure: Arc<Mutex<Option<String>>> = Arc::default();
+        let failure = Arc::new(DeviceFailure::new(name));
+        let opened = block_on(adapter.request_device(&descriptor));
+        let (device, queue) = opened.map_err(|error| failure.unavailable(error))?;
         let uncaught = failure.clone();
         device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
-            lock(&uncaught).get_or_insert(error.to_string());
+            uncaught.fail(error.to_string());
         }));
         let lost = failure.clone();
         device.set_device_lost_callback(move |reason, message| {
             // A device is destroyed when its last handle is dropped, which is no failure.
             if reason != wgpu::DeviceLostReason::Destroyed {
-                lock(&lost).get_or_insert(format!("the device was lost: {message}"));
+                lost.fail(format!("the device was lost: {message}"));
             }
         });
-        let (adapter, limits, counters) = (adapter.get_info(), device.limits(), AtomicCounters::default());
-        Ok(GraphicsDevice { name, adapter, device, queue, limits, counters, failure })
-    }
-
-    /// Returns the number of buffers that a dispatch can bind in addition to its parameters and the status buffer.
-    pub(crate) fn max_bindings(&self) -> usize {
-        self.limits.max_storage_buffers_per_shader_stage.saturating_sub(2) as usize
-    }
-
-    /// Returns the maximum number of workgroups along one axis.
-    pub(crate) fn max_groups(&self) -> usize {
-        self.limits.max_compute_workgroups_per_dimension as usize
-    }
-
-    /// Returns the size in bytes of the largest buffer that a shader can bind and whose words have indices of 32 bits:
-    /// a multiple of four words, which shaders read together.
-    pub(crate) fn max_buffer_bytes(&self) -> usize {
-        let limits =
-            [self.limits.max_buffer_size, self.limits.max_storage_buffer_binding_size, 4 * u64::from(u32::MAX)];
-        usize::try_from(limits.into_iter().min().unwrap_or(0)).unwrap_or(usize::MAX) & !15
-    }
-
-    /// Returns the alignment of the parameters of a dispatch in bytes.
-    pub(crate) fn parameter_alignment(&self) -> usize {
-        self.limits.min_storage_buffer_offset_alignment.max(4) as usize
+        let (adapter, limits) = (adapter.get_info(), device_limits(&device.limits()));
+        Ok(GraphicsDevice { adapter, device, queue, limits, counters: AtomicCounters::default(), failure })
     }
 
     /// Creates a buffer and counts it. The graphics API reports errors to the error scopes of the caller.
@@ -94,21 +80,6 @@ impl GraphicsDevice {
         self.counters.buffers.add(1);
         let (label, size) = (Some(label), bytes as u64);
         self.device.create_buffer(&wgpu::BufferDescriptor { label, size, usage, mapped_at_creation: false })
-    }
-
-    /// Returns the error of a device that cannot be used.
-    pub(crate) fn unavailable(&self, reason: impl Display) -> Error {
-        Error::DeviceUnavailable { device: self.name.clone(), reason: reason.to_string() }
-    }
-
-    /// Marks the device as failed, so that every later use of it returns this error. An earlier failure has precedence.
-    pub(crate) fn fail(&self, reason: String) -> Error {
-        self.unavailable(lock(&self.failure).get_or_insert(reason))
-    }
-
-    /// Returns an error if the device has failed.
-    pub(crate) fn check_failure(&self) -> Result<()> {
-        lock(&self.failure).as_ref().map_or(Ok(()), |reason| Err(self.unavailable(reason)))
     }
 
     /// Runs `action`, and returns its result or the error that the graphics API reports for it.
@@ -123,9 +94,12 @@ impl GraphicsDevice {
             first = first.or(error);
         }
         match first {
-            None => self.check_failure().map(|()| result),
+            None => self.failure.check().map(|()| result),
             Some(wgpu::Error::OutOfMemory { .. }) => Err(Error::out_of_memory(usize::MAX)),
-            Some(error) => Err(Error::invalid(op, format!("the device {} rejected a command: {error}", self.name))),
+            Some(error) => {
+                let device = self.failure.device();
+                Err(Error::invalid(op, format!("the device {device} rejected a command: {error}")))
+            }
         }
     }
 
@@ -138,14 +112,14 @@ impl GraphicsDevice {
     ) -> Result<T> {
         staging.map_async(wgpu::MapMode::Read, .., |_| {});
         self.wait(wgpu::PollType::Wait { submission_index: Some(written), timeout: None })?;
-        let received = receive(&staging.get_mapped_range(..).map_err(|error| self.unavailable(error))?);
+        let received = receive(&staging.get_mapped_range(..).map_err(|error| self.failure.unavailable(error))?);
         staging.unmap();
         Ok(received)
     }
 
     /// Waits for submitted work.
     pub(crate) fn wait(&self, work: wgpu::PollType) -> Result<()> {
-        self.device.poll(work).map_err(|error| self.unavailable(error))?;
-        self.check_failure()
+        self.device.poll(work).map_err(|error| self.failure.unavailable(error))?;
+        self.failure.check()
     }
 }

@@ -1,11 +1,14 @@
 //! [`WgpuDriver`]: finds the adapters of this machine and opens devices on them.
 
-use crate::backend::Wgpu;
+use crate::api::WgpuApi;
 use crate::device::block_on;
-use crate::gpu::Gpu;
+use pellucid_gpu::GpuBackend;
 use pellucid_ir::backend::{Backend, DeviceKind, Driver};
 use pellucid_ir::{Error, Result};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
+
+/// A device of [`WgpuDriver`].
+pub type Wgpu = GpuBackend<WgpuApi>;
 
 /// The driver of all adapters of the first available API among Vulkan, Metal and Direct3D 12. Its devices are named
 /// `wgpu:0`, `wgpu:1`, ...
@@ -65,9 +68,7 @@ impl WgpuDriver {
     /// [`Error::DeviceUnavailable`] if there is no adapter, or if the adapter cannot create a device or run a test
     /// shader.
     pub fn open_device(&self, index: usize) -> Result<Wgpu> {
-        let gpu = self.open_gpu(index)?;
-        gpu.probe()?;
-        Ok(Wgpu::new(gpu))
+        Wgpu::new(self.open_api(index)?)
     }
 
     /// Opens the device with this index, without the optional features of its adapter: fused multiply-adds, subgroups
@@ -77,10 +78,11 @@ impl WgpuDriver {
     /// # Errors
     /// The errors of [`open_device`](WgpuDriver::open_device).
     pub fn open_device_without_features(&self, index: usize) -> Result<Wgpu> {
-        Ok(Wgpu::new(self.open_gpu(index)?))
+        Wgpu::without_features(self.open_api(index)?)
     }
 
-    fn open_gpu(&self, index: usize) -> Result<Arc<Gpu>> {
+    /// Opens the device with this index, without its kernels.
+    pub(crate) fn open_api(&self, index: usize) -> Result<WgpuApi> {
         let adapters = adapters();
         let name = format!("wgpu:{index}");
         if adapters.is_empty() {
@@ -88,8 +90,6 @@ impl WgpuDriver {
                           mesa-vulkan-drivers for the software adapter";
             return Err(Error::DeviceUnavailable { device: name, reason: reason.into() });
         }
-        let gpu = Gpu::open(&adapters[index % adapters.len()], name)?;
-        gpu.probe_loops()?;
-        Ok(gpu)
+        WgpuApi::open(&adapters[index % adapters.len()], name)
     }
 }

@@ -10,17 +10,17 @@ const MIN_BYTES: usize = 256;
 /// The largest total size of cached buffers, in bytes.
 const MAX_CACHED: usize = 256 << 20;
 
-/// The freed buffers and the memory statistics of a device.
+/// The freed buffers and the memory statistics of a device. `M` is a buffer.
 #[derive(Debug)]
-pub(crate) struct BufferAllocator {
+pub(crate) struct BufferAllocator<M> {
     /// The cached buffers by their size class.
-    free: BTreeMap<usize, Vec<wgpu::Buffer>>,
+    free: BTreeMap<usize, Vec<M>>,
     stats: MemoryStats,
     /// The bytes of the buffers that are being created.
     reserved: usize,
     /// The limit of the bytes in use.
     cap: usize,
-    /// The largest buffer that a shader can bind, in bytes.
+    /// The largest buffer that a kernel can bind, in bytes.
     largest: usize,
 }
 
@@ -32,9 +32,9 @@ pub(crate) fn size_class(bytes: usize) -> Option<usize> {
     bytes.checked_next_multiple_of(step)
 }
 
-impl BufferAllocator {
+impl<M> BufferAllocator<M> {
     /// Creates an allocator of buffers of at most `largest` bytes.
-    pub(crate) fn new(largest: usize) -> BufferAllocator {
+    pub(crate) fn new(largest: usize) -> BufferAllocator<M> {
         BufferAllocator { free: BTreeMap::new(), stats: MemoryStats::default(), reserved: 0, cap: usize::MAX, largest }
     }
 
@@ -42,9 +42,9 @@ impl BufferAllocator {
     /// caller must create one and then call [`finish_creation`](BufferAllocator::finish_creation).
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if the size exceeds the adapter's limit for one buffer, or the bytes in use would exceed
+    /// [`Error::OutOfMemory`] if the size exceeds the device's limit for one buffer, or the bytes in use would exceed
     /// the cap.
-    pub(crate) fn reserve(&mut self, bytes: usize) -> Result<(usize, Option<wgpu::Buffer>)> {
+    pub(crate) fn reserve(&mut self, bytes: usize) -> Result<(usize, Option<M>)> {
         let in_use = self.stats.in_use + self.reserved;
         let out_of_memory = |cap| Error::OutOfMemory { op: "", shape: None, requested: bytes, in_use, cap };
         // A class above the limit is reduced to the limit.
@@ -81,7 +81,7 @@ impl BufferAllocator {
     }
 
     /// Caches a buffer, or drops it if the cache is full.
-    pub(crate) fn put(&mut self, class: usize, buffer: wgpu::Buffer) {
+    pub(crate) fn put(&mut self, class: usize, buffer: M) {
         self.stats.in_use -= class;
         if self.stats.cached + class <= MAX_CACHED {
             self.stats.cached += class;
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn sizes_beyond_the_limits_are_typed_errors() {
-        let mut allocator = BufferAllocator::new(1000);
+        let mut allocator = BufferAllocator::<()>::new(1000);
         assert_eq!(allocator.reserve(900).unwrap().0, 1000);
         assert!(matches!(allocator.reserve(1001), Err(Error::OutOfMemory { requested: 1001, cap: 1000, .. })));
         assert!(matches!(allocator.reserve(usize::MAX), Err(Error::OutOfMemory { .. })));

@@ -1,42 +1,38 @@
-//! [`WgpuBuffer`]: the memory of one storage on a device.
+//! [`GpuBuffer`]: the memory of one storage on a device.
 
+use crate::api::ComputeApi;
 use crate::gpu::Gpu;
 use pellucid_ir::backend::{Buffer, Writable};
 use pellucid_ir::{Error, Result, lock};
 use std::sync::{Arc, Mutex};
 
 /// Memory of a device that is allocated when it is first written, and freed when the buffer is dropped or discarded.
-pub(crate) struct WgpuBuffer {
-    gpu: Arc<Gpu>,
+pub(crate) struct GpuBuffer<A: ComputeApi> {
+    gpu: Arc<Gpu<A>>,
     bytes: usize,
-    memory: Mutex<Option<DeviceMemory>>,
+    memory: Mutex<Option<DeviceMemory<A>>>,
 }
 
-/// A buffer of the graphics API and its size class.
-pub(crate) struct DeviceMemory {
-    gpu: Arc<Gpu>,
+/// A buffer of the API and its size class.
+pub(crate) struct DeviceMemory<A: ComputeApi> {
+    gpu: Arc<Gpu<A>>,
     class: usize,
-    buffer: wgpu::Buffer,
+    buffer: A::Memory,
 }
 
-impl DeviceMemory {
-    /// Allocates at least `bytes` bytes. If the adapter has no memory left, frees the unused memory of the device and
+impl<A: ComputeApi> DeviceMemory<A> {
+    /// Allocates at least `bytes` bytes. If the device has no memory left, frees the unused memory of the device and
     /// allocates again.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if the size exceeds the adapter's limit for one buffer or its free memory, or if the
+    /// [`Error::OutOfMemory`] if the size exceeds the device's limit for one buffer or its free memory, or if the
     /// bytes in use would exceed the cap.
-    pub(crate) fn allocate(gpu: &Arc<Gpu>, bytes: usize) -> Result<DeviceMemory> {
+    pub(crate) fn allocate(gpu: &Arc<Gpu<A>>, bytes: usize) -> Result<DeviceMemory<A>> {
         let (class, cached) = lock(&gpu.allocator).reserve(bytes)?;
         if let Some(buffer) = cached {
             return Ok(DeviceMemory { gpu: gpu.clone(), class, buffer });
         }
-        let create = || {
-            let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
-            gpu.graphics.create_buffer("memory", class, usage)
-        };
-        let allocate = || gpu.graphics.scoped("allocate", create);
-        let created = retry_with_free_memory(allocate, || gpu.free_unused_memory());
+        let created = retry_with_free_memory(|| gpu.api.allocate(class), || gpu.free_unused_memory());
         lock(&gpu.allocator).finish_creation(class, created.is_ok());
         match created {
             Ok(buffer) => Ok(DeviceMemory { gpu: gpu.clone(), class, buffer }),
@@ -45,8 +41,8 @@ impl DeviceMemory {
         }
     }
 
-    /// Returns the buffer of the graphics API.
-    pub(crate) fn raw(&self) -> &wgpu::Buffer {
+    /// Returns the buffer of the API.
+    pub(crate) fn raw(&self) -> &A::Memory {
         &self.buffer
     }
 }
@@ -59,25 +55,25 @@ fn retry_with_free_memory<T>(allocate: impl Fn() -> Result<T>, free: impl FnOnce
     }
 }
 
-impl Drop for DeviceMemory {
+impl<A: ComputeApi> Drop for DeviceMemory<A> {
     fn drop(&mut self) {
         lock(&self.gpu.allocator).put(self.class, self.buffer.clone());
     }
 }
 
-impl WgpuBuffer {
+impl<A: ComputeApi> GpuBuffer<A> {
     /// Creates a buffer of `bytes` bytes. Its first write allocates the memory.
-    pub(crate) fn new(gpu: Arc<Gpu>, bytes: usize) -> WgpuBuffer {
-        WgpuBuffer { gpu, bytes, memory: Mutex::default() }
+    pub(crate) fn new(gpu: Arc<Gpu<A>>, bytes: usize) -> GpuBuffer<A> {
+        GpuBuffer { gpu, bytes, memory: Mutex::default() }
     }
 
     /// Returns true if the buffer belongs to `gpu`.
-    pub(crate) fn is_on(&self, gpu: &Arc<Gpu>) -> bool {
+    pub(crate) fn is_on(&self, gpu: &Arc<Gpu<A>>) -> bool {
         Arc::ptr_eq(&self.gpu, gpu)
     }
 
     /// Returns the memory, or `None` if it has not been allocated.
-    pub(crate) fn memory(&self) -> Option<wgpu::Buffer> {
+    pub(crate) fn memory(&self) -> Option<A::Memory> {
         lock(&self.memory).as_ref().map(|memory| memory.raw().clone())
     }
 
@@ -85,7 +81,7 @@ impl WgpuBuffer {
     ///
     /// # Errors
     /// See [`DeviceMemory::allocate`].
-    pub(crate) fn ensure(&self) -> Result<wgpu::Buffer> {
+    pub(crate) fn ensure(&self) -> Result<A::Memory> {
         let mut memory = lock(&self.memory);
         if let Some(memory) = &*memory {
             return Ok(memory.raw().clone());
@@ -102,22 +98,22 @@ impl WgpuBuffer {
 }
 
 /// Buffers without memory, which a kernel is about to write.
-pub(crate) struct UnwrittenBuffers<'a>(Vec<&'a WgpuBuffer>);
+pub(crate) struct UnwrittenBuffers<'a, A: ComputeApi>(Vec<&'a GpuBuffer<A>>);
 
-impl<'a> UnwrittenBuffers<'a> {
+impl<'a, A: ComputeApi> UnwrittenBuffers<'a, A> {
     /// Selects the buffers that have no memory.
-    pub(crate) fn new(buffers: impl IntoIterator<Item = &'a WgpuBuffer>) -> UnwrittenBuffers<'a> {
+    pub(crate) fn new(buffers: impl IntoIterator<Item = &'a GpuBuffer<A>>) -> UnwrittenBuffers<'a, A> {
         UnwrittenBuffers(buffers.into_iter().filter(|buffer| !buffer.is_allocated()).collect())
     }
 
     /// Frees the memory that the buffers have received since, because the kernel failed: a buffer with memory counts as
     /// written.
     pub(crate) fn discard(self) {
-        self.0.into_iter().for_each(WgpuBuffer::free);
+        self.0.into_iter().for_each(GpuBuffer::free);
     }
 }
 
-impl Buffer for WgpuBuffer {
+impl<A: ComputeApi> Buffer for GpuBuffer<A> {
     fn bytes(&self) -> usize {
         self.bytes
     }
@@ -150,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exhausted_adapter_is_tried_once_more_after_unused_memory_is_freed() {
+    fn an_exhausted_device_is_tried_once_more_after_unused_memory_is_freed() {
         let exhausted = Error::out_of_memory(8);
         assert_eq!(calls(&exhausted, 0), (1, 0, true));
         assert_eq!(calls(&exhausted, 1), (2, 1, true));

@@ -1,10 +1,11 @@
-//! Properties of an adapter that only a shader can detect.
+//! Properties of a device that only a kernel can detect.
 
+use crate::api::ComputeApi;
 use crate::buffer::DeviceMemory;
 use crate::dispatch_list::DispatchList;
 use crate::gpu::Gpu;
 use crate::operand::DeviceOperands;
-use crate::shader::{BindingUse, BufferRef, ROUND_F16, ShaderBuilder, ShaderFeatures, WORKGROUP, values};
+use crate::shader::{BindingUse, BufferRef, KernelFeatures, ROUND_F16, ShaderBuilder, WORKGROUP, values};
 use pellucid_ir::kernel::Kernel;
 use pellucid_ir::{Error, Result, lock};
 use std::sync::Arc;
@@ -12,13 +13,13 @@ use std::sync::Arc;
 /// The buffer of a probe.
 const MEMORY: BufferRef = BufferRef::Operand(0);
 
-impl Gpu {
-    /// Finds whether the adapter terminates long loops early, as llvmpipe does without reporting an error. It must be
+impl<A: ComputeApi> Gpu<A> {
+    /// Finds whether the device terminates long loops early, as llvmpipe does without reporting an error. It must be
     /// called before the first kernel is described.
     ///
     /// # Errors
-    /// [`Error::DeviceUnavailable`] if the adapter cannot run a test shader.
-    pub(crate) fn probe_loops(self: &Arc<Gpu>) -> Result<()> {
+    /// [`Error::DeviceUnavailable`] if the device cannot run a test kernel.
+    pub(crate) fn probe_loops(self: &Arc<Gpu<A>>) -> Result<()> {
         const ITERATIONS: usize = 70_000;
         let mut shader = ShaderBuilder::for_threads(1);
         let output = shader.binding(MEMORY, BindingUse::Write);
@@ -33,32 +34,32 @@ impl Gpu {
         shader.store_word(output, "thread", "x");
         let expected =
             (0..ITERATIONS).fold(0u32, |x, _| (x ^ (x >> 7)).wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
-        let stored = self.run_probe(shader, 1).map_err(|error| self.graphics.unavailable(error))?;
+        let stored = self.run_probe(shader, 1).map_err(|error| self.api.failure().unavailable(error))?;
         self.ends_long_loops.get_or_init(|| stored != [expected]);
         Ok(())
     }
 
-    /// Finds the features of the adapter. It must be called before the first kernel is described.
+    /// Finds the features of the device. It must be called before the first kernel is described.
     ///
     /// # Errors
-    /// [`Error::DeviceUnavailable`] if the adapter cannot run a test shader.
-    pub(crate) fn probe(self: &Arc<Gpu>) -> Result<()> {
-        let unavailable = |error: Error| self.graphics.unavailable(error);
+    /// [`Error::DeviceUnavailable`] if the device cannot run a test kernel.
+    pub(crate) fn probe(self: &Arc<Gpu<A>>) -> Result<()> {
+        let unavailable = |error: Error| self.api.failure().unavailable(error);
         let fused = self.probe_fused_multiply_add().map_err(unavailable)?;
         let subgroups = self.probe_subgroups().map_err(unavailable)?;
         let native_f16 = self.probe_half_conversions().map_err(unavailable)?;
-        self.features.get_or_init(|| ShaderFeatures { fused, subgroups, native_f16 });
+        self.features.get_or_init(|| KernelFeatures { fused, subgroups, native_f16 });
         Ok(())
     }
 
-    /// Runs a shader with one buffer of `words` words, and returns the words that it stores.
-    fn run_probe(self: &Arc<Gpu>, shader: ShaderBuilder, words: usize) -> Result<Vec<u32>> {
-        let mut list = DispatchList::new(self.shader_features(), &self.status.operations);
+    /// Runs a kernel with one buffer of `words` words, and returns the words that it stores.
+    fn run_probe(self: &Arc<Gpu<A>>, shader: ShaderBuilder, words: usize) -> Result<Vec<u32>> {
+        let mut list = DispatchList::new(self.features(), &self.operations);
         list.dispatch("probe", shader);
-        let description = list.compile(self, &DeviceOperands { inputs: vec![], outputs: vec![] })?;
+        let description = self.compile(list, &DeviceOperands { inputs: vec![], outputs: vec![] })?;
         let memory = DeviceMemory::allocate(self, words * 4)?;
         let operands = [memory.raw().clone()];
-        lock(&self.recorded).record(&self.graphics, &Kernel::Copy, &description, &operands)?;
+        lock(&self.recorded).record(&self.api, &Kernel::Copy, &description, &operands)?;
         let mut stored = Vec::new();
         self.read(memory.raw(), 0..words * 4, |bytes| {
             stored.extend(bytes.as_chunks().0.iter().map(|&word| u32::from_ne_bytes(word)));
@@ -66,8 +67,8 @@ impl Gpu {
         Ok(stored)
     }
 
-    /// Returns true if `fma` of the adapter rounds once, as a small shader tests.
-    fn probe_fused_multiply_add(self: &Arc<Gpu>) -> Result<bool> {
+    /// Returns true if `fma` of the device rounds once, as a small kernel tests.
+    fn probe_fused_multiply_add(self: &Arc<Gpu<A>>) -> Result<bool> {
         let cases = [(4097, 4097, -8193), (8191, 8193, -67_108_863), (12_345_677, 7_654_321, 1), (3, 5, -15)]
             .map(|(a, b, c)| [a as f32 / 4096.0, b as f32 / 4096.0, c as f32 / 4096.0]);
         let mut shader = ShaderBuilder::for_threads(cases.len());
@@ -83,10 +84,10 @@ impl Gpu {
         Ok(self.run_probe(shader, cases.len())? == expected)
     }
 
-    /// Returns true if the adapter has subgroups whose invocations have consecutive indices in the workgroup. WGSL
-    /// leaves the indices to the adapter.
-    fn probe_subgroups(self: &Arc<Gpu>) -> Result<bool> {
-        if !self.graphics.device.features().contains(wgpu::Features::SUBGROUP) {
+    /// Returns true if the device has subgroups whose invocations have consecutive indices in the workgroup. WGSL
+    /// leaves the indices to the device.
+    fn probe_subgroups(self: &Arc<Gpu<A>>) -> Result<bool> {
+        if !self.api.optional_features().subgroups {
             return Ok(false);
         }
         let mut shader = ShaderBuilder::with_groups(WORKGROUP as usize, 1);
@@ -102,21 +103,21 @@ impl Gpu {
         self.probe_all(shader)
     }
 
-    /// Runs a shader of one workgroup. Returns true if `is_expected` is true in all invocations.
-    fn probe_all(self: &Arc<Gpu>, mut shader: ShaderBuilder) -> Result<bool> {
+    /// Runs a kernel of one workgroup. Returns true if `is_expected` is true in all invocations.
+    fn probe_all(self: &Arc<Gpu<A>>, mut shader: ShaderBuilder) -> Result<bool> {
         let output = shader.binding(MEMORY, BindingUse::Write);
         shader.store_word(output, "local", "select(0u, 1u, is_expected)");
         let words = self.run_probe(shader, WORKGROUP as usize)?;
         Ok(words.iter().all(|&is_expected| is_expected == 1))
     }
 
-    /// Returns true if the adapter converts between `f16` and `f32` with instructions that are bit-identical to the
-    /// integer arithmetic. WGSL leaves subnormal numbers, NaN, overflow and the direction of rounding to the adapter.
+    /// Returns true if the device converts between `f16` and `f32` with instructions that are bit-identical to the
+    /// integer arithmetic. WGSL leaves subnormal numbers, NaN, overflow and the direction of rounding to the device.
     ///
-    /// The shader compares all values of `f16`, and the roundings of 8 values of `f32` for each: itself, its neighbour,
+    /// The kernel compares all values of `f16`, and the roundings of 8 values of `f32` for each: itself, its neighbour,
     /// and the midpoints to the next normal and subnormal value of `f16` with their neighbours.
-    fn probe_half_conversions(self: &Arc<Gpu>) -> Result<bool> {
-        if !self.graphics.device.features().contains(wgpu::Features::SHADER_F16) {
+    fn probe_half_conversions(self: &Arc<Gpu<A>>) -> Result<bool> {
+        if !self.api.optional_features().f16 {
             return Ok(false);
         }
         let mut shader = ShaderBuilder::with_groups(WORKGROUP as usize, 1);

@@ -51,7 +51,7 @@ fn to_hlsl(module: &naga::Module, info: &ModuleInfo) -> std::result::Result<(), 
 /// # Errors
 /// [`Error::InvalidArgument`] if the shader is invalid, or if a language cannot express it. The error names the
 /// language.
-pub(crate) fn check_translations(op: &'static str, source: &str) -> Result<()> {
+pub fn check_translations(op: &'static str, source: &str) -> Result<()> {
     // The digests of the shaders that have been translated.
     static TRANSLATED: LazyLock<Mutex<HashSet<u64>>> = LazyLock::new(Default::default);
     static HASHER: LazyLock<RandomState> = LazyLock::new(Default::default);

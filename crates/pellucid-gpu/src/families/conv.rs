@@ -282,7 +282,7 @@ fn tiled<'a>(
 mod tests {
     use super::*;
     use crate::operand::UncheckedOperand;
-    use crate::shader::ShaderFeatures;
+    use crate::shader::KernelFeatures;
     use crate::status::CheckedOperations;
     use pellucid_ir::kernel::{Kernel, Window};
     use pellucid_ir::{DType, Layout};
@@ -307,7 +307,7 @@ mod tests {
         let kernel = Conv { window, groups: 1, part: ConvPart::Input };
         let operands = DeviceOperands::new(&Kernel::Conv(kernel), &unchecked, 2).unwrap();
         let operations = CheckedOperations::default();
-        let mut list = DispatchList::new(ShaderFeatures::default(), &operations);
+        let mut list = DispatchList::new(KernelFeatures::default(), &operations);
         kernel.describe(&mut list, &operands).unwrap();
         list.dispatch_count()
     }

@@ -4,8 +4,8 @@
 //! buffer. It contains neither buffers nor the values of run-time parameters. Descriptions are cached, so a repeated
 //! kernel generates no shader source.
 
+use crate::api::ComputeApi;
 use crate::cache::GenerationalCache;
-use crate::compiler::CompiledShader;
 use crate::operand::{DeviceArray, DeviceOperands};
 use crate::shader::{BufferRef, Parameters};
 use pellucid_ir::kernel::Kernel;
@@ -18,20 +18,19 @@ use std::sync::Arc;
 const CACHED_DESCRIPTIONS: usize = 1024;
 
 /// One dispatch of a kernel.
-pub(crate) struct DispatchDescription {
-    pub(crate) shader: Arc<CompiledShader>,
+pub(crate) struct DispatchDescription<A: ComputeApi> {
+    pub(crate) kernel: Arc<A::Kernel>,
     pub(crate) parameters: Parameters,
-    /// The buffers of the shader's bindings.
+    /// The buffers of the kernel's bindings.
     pub(crate) buffers: Vec<BufferRef>,
     /// The numbers of workgroups along the first and the second axis.
     pub(crate) groups: [u32; 2],
 }
 
 /// The dispatches of a kernel in order.
-#[derive(Default)]
-pub(crate) struct KernelDescription {
-    pub(crate) dispatches: Vec<DispatchDescription>,
-    /// The number of bytes that a run adds to [`WgpuCounters::bytes`](crate::counters::WgpuCounters::bytes).
+pub(crate) struct KernelDescription<A: ComputeApi> {
+    pub(crate) dispatches: Vec<DispatchDescription<A>>,
+    /// The number of bytes that a run adds to [`GpuCounters::bytes`](crate::counters::GpuCounters::bytes).
     pub(crate) bytes: usize,
     /// The sizes of the scratch buffers in bytes.
     pub(crate) scratch: Vec<usize>,
@@ -46,7 +45,7 @@ pub(crate) fn kernel_scalar(kernel: &Kernel, index: usize) -> Scalar {
 }
 
 /// Returns an error if a kernel has fewer run-time parameters than its programs read.
-pub(crate) fn check_scalars(kernel: &Kernel, description: &KernelDescription) -> Result<()> {
+pub(crate) fn check_scalars<A: ComputeApi>(kernel: &Kernel, description: &KernelDescription<A>) -> Result<()> {
     let required = description.dispatches.iter().map(|d| d.parameters.required_scalars()).max().unwrap_or(0);
     let passed: usize = kernel.params().iter().map(|list| list.len()).sum();
     if required <= passed {
@@ -57,14 +56,14 @@ pub(crate) fn check_scalars(kernel: &Kernel, description: &KernelDescription) ->
 }
 
 /// A described kernel with the operands for which it was described.
-struct CachedDescription {
+struct CachedDescription<A: ComputeApi> {
     kernel: Kernel,
     inputs: usize,
     operands: Vec<(BufferRef, Layout, DType)>,
-    description: Arc<KernelDescription>,
+    description: Arc<KernelDescription<A>>,
 }
 
-impl CachedDescription {
+impl<A: ComputeApi> CachedDescription<A> {
     fn matches(&self, kernel: &Kernel, operands: &DeviceOperands<'_>) -> bool {
         let is_equal = |((buffer, layout, dtype), array): (&(BufferRef, Layout, DType), &DeviceArray<'_>)| {
             *buffer == array.buffer && *dtype == array.dtype && layout == array.layout
@@ -77,23 +76,23 @@ impl CachedDescription {
 }
 
 /// The descriptions of the most recently run kernels, by the digest of kernel and operands.
-pub(crate) struct DescriptionCache(GenerationalCache<u64, CachedDescription>);
+pub(crate) struct DescriptionCache<A: ComputeApi>(GenerationalCache<u64, CachedDescription<A>>);
 
-impl DescriptionCache {
-    /// Creates an empty cache.
-    pub(crate) fn new() -> DescriptionCache {
-        DescriptionCache(GenerationalCache::new(CACHED_DESCRIPTIONS))
+/// Returns the digest of a kernel and its operands.
+pub(crate) fn description_digest(kernel: &Kernel, operands: &DeviceOperands<'_>) -> u64 {
+    let mut state = DefaultHasher::new();
+    kernel.hash_structure(&mut state);
+    operands.inputs.len().hash(&mut state);
+    for array in operands.all() {
+        (array.buffer, array.layout, array.dtype).hash(&mut state);
     }
+    state.finish()
+}
 
-    /// Returns the digest of a kernel and its operands.
-    pub(crate) fn digest(kernel: &Kernel, operands: &DeviceOperands<'_>) -> u64 {
-        let mut state = DefaultHasher::new();
-        kernel.hash_structure(&mut state);
-        operands.inputs.len().hash(&mut state);
-        for array in operands.all() {
-            (array.buffer, array.layout, array.dtype).hash(&mut state);
-        }
-        state.finish()
+impl<A: ComputeApi> DescriptionCache<A> {
+    /// Creates an empty cache.
+    pub(crate) fn new() -> DescriptionCache<A> {
+        DescriptionCache(GenerationalCache::new(CACHED_DESCRIPTIONS))
     }
 
     /// Returns the description of a kernel, if it is cached.
@@ -102,7 +101,7 @@ impl DescriptionCache {
         digest: u64,
         kernel: &Kernel,
         operands: &DeviceOperands<'_>,
-    ) -> Option<Arc<KernelDescription>> {
+    ) -> Option<Arc<KernelDescription<A>>> {
         let entry = self.0.get(&digest).filter(|entry| entry.matches(kernel, operands))?;
         Some(entry.description.clone())
     }
@@ -113,7 +112,7 @@ impl DescriptionCache {
         digest: u64,
         kernel: &Kernel,
         operands: &DeviceOperands<'_>,
-        description: Arc<KernelDescription>,
+        description: Arc<KernelDescription<A>>,
     ) {
         let arrays = operands.all().map(|array| (array.buffer, array.layout.clone(), array.dtype)).collect();
         let (kernel, inputs) = (kernel.clone(), operands.inputs.len());

@@ -7,7 +7,7 @@
 
 use super::special_functions::special_function;
 use super::{called_functions, function_source};
-use crate::shader::ShaderFeatures;
+use crate::shader::KernelFeatures;
 use pellucid_ir::lock;
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex};
@@ -77,7 +77,7 @@ fn function_iterations(name: &str) -> usize {
         return count;
     }
     // The functions for adapters without optional features have the most iterations.
-    let source = function_source(name, ShaderFeatures::default()).unwrap_or_default();
+    let source = function_source(name, KernelFeatures::default()).unwrap_or_default();
     let count = source.split_once('{').map_or(0, |(_, body)| iterations(body));
     lock(&CACHED).insert(name.into(), count);
     count

@@ -1,17 +1,17 @@
 //! [`DispatchList`]: the dispatches of a kernel while its family describes it.
 
+use crate::api::{ComputeApi, DeviceLimits, PARAMETER_BYTES};
 use crate::description::{DispatchDescription, KernelDescription};
-use crate::gpu::Gpu;
 use crate::operand::DeviceOperands;
-use crate::shader::{BufferRef, Parameters, ShaderBuilder, ShaderFeatures};
+use crate::shader::{BufferRef, KernelFeatures, KernelSource, Parameters, ShaderBuilder};
 use crate::status::CheckedOperations;
-use crate::submission::PARAMETER_BYTES;
 use pellucid_ir::{Error, Result};
+use std::sync::Arc;
 
-/// The dispatches of a kernel while a family adds them. Their shaders are not compiled yet, so no adapter is needed.
+/// The dispatches of a kernel while a family adds them. Their texts are not compiled yet, so no device is needed.
 pub(crate) struct DispatchList<'a> {
-    /// The properties of the adapter on which the source code of shaders depends.
-    pub(crate) features: ShaderFeatures,
+    /// The properties of the device on which the text of kernels depends.
+    pub(crate) features: KernelFeatures,
     operations: &'a CheckedOperations,
     /// The shaders with the names of their operations.
     shaders: Vec<(&'static str, ShaderBuilder)>,
@@ -28,7 +28,7 @@ pub(crate) struct ShaderIndex(usize);
 
 impl<'a> DispatchList<'a> {
     /// Creates an empty list. `operations` numbers the operations whose checks can fail.
-    pub(crate) fn new(features: ShaderFeatures, operations: &'a CheckedOperations) -> DispatchList<'a> {
+    pub(crate) fn new(features: KernelFeatures, operations: &'a CheckedOperations) -> DispatchList<'a> {
         let (shaders, dispatches, scratch) = Default::default();
         DispatchList { features, operations, shaders, dispatches, scratch, checks: 0 }
     }
@@ -58,40 +58,67 @@ impl<'a> DispatchList<'a> {
         self.dispatches.len()
     }
 
+    /// Iterates over the dispatches: the operation, the shader and the parameters.
+    #[cfg(test)]
+    pub(crate) fn described(&self) -> impl Iterator<Item = (&'static str, &ShaderBuilder, &Parameters)> {
+        self.dispatches.iter().map(|(ShaderIndex(index), parameters)| {
+            let (op, shader) = &self.shaders[*index];
+            (*op, shader, parameters)
+        })
+    }
+
+    /// Returns the sizes of the scratch buffers in bytes.
+    #[cfg(test)]
+    pub(crate) fn scratch_sizes(&self) -> &[usize] {
+        &self.scratch
+    }
+
+    /// Returns the number of checks.
+    #[cfg(test)]
+    pub(crate) fn check_count(&self) -> u32 {
+        self.checks
+    }
+
     /// Counts a check, whose dispatches may set the status word, and returns the number of its operation.
     pub(crate) fn count_check(&mut self, op: &'static str) -> u32 {
         self.checks += 1;
         self.operations.number(op)
     }
 
-    /// Compiles the shaders and returns the description. `operands` are the operands of the kernel.
+    /// Compiles the kernels and returns the description. `operands` are the operands of the kernel. `compile` returns
+    /// the compiled form of a text.
     ///
     /// # Errors
-    /// Returns an error if a shader does not compile, or if a dispatch exceeds a limit of the adapter.
-    pub(crate) fn compile(self, gpu: &Gpu, operands: &DeviceOperands<'_>) -> Result<KernelDescription> {
+    /// Returns an error if a text does not compile, or if a dispatch exceeds a limit of the device.
+    pub(crate) fn compile<A: ComputeApi>(
+        self,
+        limits: DeviceLimits,
+        operands: &DeviceOperands<'_>,
+        compile: impl Fn(&'static str, &KernelSource<'_>) -> Result<Arc<A::Kernel>>,
+    ) -> Result<KernelDescription<A>> {
         let bytes = |buffer: &BufferRef| match *buffer {
             BufferRef::Operand(_) => operands.touched_bytes(*buffer),
             BufferRef::Scratch(k) => self.scratch[k],
         };
-        let axis = gpu.graphics.max_groups();
+        let axis = limits.groups;
         let compile = |&(op, ref shader): &(&'static str, ShaderBuilder)| {
             let (groups, parameters, buffers) = (shader.groups, shader.parameters.bytes(), shader.buffers().len());
-            if groups.div_ceil(axis) > axis || parameters > PARAMETER_BYTES || buffers > gpu.graphics.max_bindings() {
+            if groups.div_ceil(axis) > axis || parameters > PARAMETER_BYTES || buffers > limits.bindings {
                 let reason = format!(
                     "{groups} workgroups with {parameters} bytes of parameters and {buffers} buffers exceed the limits \
-                     of the adapter; run the operation on the CPU"
+                     of the device; run the operation on the CPU"
                 );
                 return Err(Error::invalid(op, reason));
             }
-            gpu.compiler.compile(&gpu.graphics, op, shader, self.features)
+            compile(op, &shader.source(self.features))
         };
         let compiled = self.shaders.iter().map(compile).collect::<Result<Vec<_>>>()?;
         let described = self.dispatches.into_iter().map(|(ShaderIndex(index), parameters)| {
             let (_, builder) = &self.shaders[index];
             let groups = [builder.groups.min(axis) as u32, builder.groups.div_ceil(axis) as u32];
-            DispatchDescription { shader: compiled[index].clone(), parameters, buffers: builder.buffers(), groups }
+            DispatchDescription { kernel: compiled[index].clone(), parameters, buffers: builder.buffers(), groups }
         });
-        let dispatches: Vec<DispatchDescription> = described.collect();
+        let dispatches: Vec<DispatchDescription<A>> = described.collect();
         let bytes = dispatches.iter().flat_map(|dispatch| &dispatch.buffers).map(bytes).sum();
         Ok(KernelDescription { dispatches, bytes, scratch: self.scratch, checks: self.checks })
     }

@@ -18,8 +18,11 @@ mod search;
 mod shared;
 mod sort;
 mod sparse;
+#[cfg(test)]
+mod texts;
 
-use crate::description::{DescriptionCache, KernelDescription};
+use crate::api::ComputeApi;
+use crate::description::{KernelDescription, description_digest};
 use crate::dispatch_list::DispatchList;
 use crate::gpu::{DispatchLimits, Gpu};
 use crate::operand::{DeviceArray, DeviceOperands, is_addressable};
@@ -108,7 +111,11 @@ impl DispatchLimits {
 /// # Errors
 /// Returns an error if the kernel is not [`Support::Native`], if the operands do not match the kernel, or if a shader
 /// does not compile.
-fn describe_new<'a>(gpu: &Gpu, kernel: &Kernel, operands: &DeviceOperands<'a>) -> Result<KernelDescription> {
+fn describe_new<'a, A: ComputeApi>(
+    gpu: &Gpu<A>,
+    kernel: &Kernel,
+    operands: &DeviceOperands<'a>,
+) -> Result<KernelDescription<A>> {
     let metas = |arrays: &[DeviceArray<'a>]| -> Vec<OperandMeta<'a>> {
         arrays.iter().map(|array| OperandMeta { layout: array.layout, dtype: array.dtype }).collect()
     };
@@ -116,9 +123,9 @@ fn describe_new<'a>(gpu: &Gpu, kernel: &Kernel, operands: &DeviceOperands<'a>) -
     if !gpu.dispatch_limits().are_met(kernel, &inputs, &outputs) {
         return Err(Error::invalid(kernel.name(), NO_KERNEL));
     }
-    let mut list = DispatchList::new(gpu.shader_features(), &gpu.status.operations);
+    let mut list = DispatchList::new(gpu.features(), &gpu.operations);
     implementation(kernel).describe(&mut list, operands)?;
-    list.compile(gpu, operands)
+    gpu.compile(list, operands)
 }
 
 /// Returns the dispatches of a kernel. Descriptions are cached.
@@ -126,12 +133,12 @@ fn describe_new<'a>(gpu: &Gpu, kernel: &Kernel, operands: &DeviceOperands<'a>) -
 /// # Errors
 /// Returns an error if the kernel is not [`Support::Native`], if the operands do not match the kernel, or if a shader
 /// does not compile.
-pub(crate) fn describe_kernel(
-    gpu: &Gpu,
+pub(crate) fn describe_kernel<A: ComputeApi>(
+    gpu: &Gpu<A>,
     kernel: &Kernel,
     operands: &DeviceOperands<'_>,
-) -> Result<Arc<KernelDescription>> {
-    let digest = DescriptionCache::digest(kernel, operands);
+) -> Result<Arc<KernelDescription<A>>> {
+    let digest = description_digest(kernel, operands);
     if let Some(cached) = lock(&gpu.descriptions).get(digest, kernel, operands) {
         return Ok(cached);
     }
@@ -144,7 +151,7 @@ pub(crate) fn describe_kernel(
 mod tests {
     use super::*;
     use crate::operand::UncheckedOperand;
-    use crate::shader::{MAX_ITERATIONS, ShaderFeatures};
+    use crate::shader::{KernelFeatures, MAX_ITERATIONS};
     use crate::status::CheckedOperations;
     use pellucid_ir::formula::{Binary, InstructionOperand, Load, Op, Program, Step, Store};
     use pellucid_ir::kernel::{
@@ -153,10 +160,10 @@ mod tests {
     };
     use pellucid_ir::{Compute, DType, Layout, Shape};
 
-    /// Limits with the loop limit of an adapter that terminates long loops, such as llvmpipe.
+    /// Limits with the loop limit of a device that terminates long loops, such as llvmpipe.
     const LIMITS: DispatchLimits = DispatchLimits { bindings: 8, iterations: MAX_ITERATIONS };
 
-    /// Describes a kernel without an adapter, for operands of `f32` that its rule may reject. Returns the error.
+    /// Describes a kernel without a device, for operands of `f32` that its rule may reject. Returns the error.
     fn describe_error(kernel: &Kernel, inputs: &[&[usize]], outputs: &[&[usize]]) -> String {
         let layouts: Vec<Layout> = inputs
             .iter()
@@ -171,7 +178,7 @@ mod tests {
         });
         let operands = DeviceOperands::new(kernel, &unchecked.collect::<Vec<_>>(), inputs.len()).unwrap();
         let operations = CheckedOperations::default();
-        let mut list = DispatchList::new(ShaderFeatures::default(), &operations);
+        let mut list = DispatchList::new(KernelFeatures::default(), &operations);
         implementation(kernel).describe(&mut list, &operands).expect_err("the kernel must be rejected").to_string()
     }
 

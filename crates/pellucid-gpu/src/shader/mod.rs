@@ -15,6 +15,7 @@
 //! | `iterations` | estimates of the iterations of loops |
 //! | `template` | templates of lines with named values |
 //! | `workgroup` | reductions over the invocations of a workgroup |
+//! | `wgsl` | the text of a kernel in WGSL |
 //! | `languages` | translation to the shader languages of all graphics APIs, for tests |
 //!
 //! Loops and branches are in templates, so that shaders read as WGSL. `ShaderBuilder::define` is for one expression
@@ -32,10 +33,11 @@ pub(crate) mod special_functions;
 pub(crate) mod template;
 pub(crate) mod translate;
 pub(crate) mod types;
+pub(crate) mod wgsl;
 pub(crate) mod workgroup;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use access::{
     CollectedWord, ElementAccess, ElementRef, compute_program, load_words, same_size_integer, store_finished,
@@ -54,24 +56,23 @@ pub(crate) use types::{WgslFloat, i64_from_word, u64_literal, wgsl_type, words};
 pub(crate) use workgroup::CombinedLanes;
 
 use std::collections::{BTreeSet, HashMap};
-use std::fmt::Write;
 use std::sync::LazyLock;
 
 /// The expression of the number of work items.
 pub(crate) const ITEM_COUNT: &str = "params[0]";
 
 /// The number of invocations of a workgroup.
-pub(crate) const WORKGROUP: u32 = 64;
+pub const WORKGROUP: u32 = 64;
 
-/// The properties of an adapter on which the source code of shaders depends. By default it has none of them.
+/// The properties of a device on which the text of kernels depends. By default it has none of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct ShaderFeatures {
+pub struct KernelFeatures {
     /// Whether `fma` rounds once.
-    pub(crate) fused: bool,
+    pub fused: bool,
     /// Whether the invocations of a subgroup exchange values, and have consecutive indices in the workgroup.
-    pub(crate) subgroups: bool,
+    pub subgroups: bool,
     /// Whether conversions between `f16` and `f32` are instructions that round to nearest even and keep all values.
-    pub(crate) native_f16: bool,
+    pub native_f16: bool,
 }
 
 /// A buffer of a described dispatch.
@@ -84,9 +85,9 @@ pub(crate) enum BufferRef {
     Scratch(usize),
 }
 
-/// The use of a storage buffer in a shader.
+/// The use of a buffer in a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum BindingUse {
+pub enum BindingUse {
     /// The shader only reads the buffer.
     Read,
     /// The shader only reads the buffer, four words at a time.
@@ -95,6 +96,13 @@ pub(crate) enum BindingUse {
     Write,
     /// The shader changes parts of words, which other invocations may share.
     Atomic,
+}
+
+impl BindingUse {
+    /// Returns true if the kernel does not write the buffer.
+    pub fn is_read_only(self) -> bool {
+        matches!(self, BindingUse::Read | BindingUse::ReadVectors)
+    }
 }
 
 /// A dispatch under construction: its compute shader, the buffers that it binds, and its parameters.
@@ -112,8 +120,7 @@ pub(crate) struct ShaderBuilder {
     bindings: Vec<(BufferRef, BindingUse)>,
     /// Whether the shader changes the status buffer, whose words are then atomic.
     is_check: bool,
-    /// Declarations at module scope.
-    pub(crate) globals: String,
+    workgroup_arrays: Vec<WorkgroupArray>,
     /// The statements of `main`, after `thread` (a global index), `local` and `group` are defined.
     pub(crate) body: String,
     /// The number of temporary names so far.
@@ -144,11 +151,6 @@ impl ShaderBuilder {
         ShaderBuilder { is_check: true, ..self }
     }
 
-    /// Returns true if the shader may change the status buffer.
-    pub(crate) fn is_check(&self) -> bool {
-        self.is_check
-    }
-
     /// Binds a buffer and returns the number of the binding.
     pub(crate) fn binding(&mut self, buffer: BufferRef, usage: BindingUse) -> usize {
         self.bindings.push((buffer, usage));
@@ -163,11 +165,6 @@ impl ShaderBuilder {
     /// Returns the buffers in the order of their bindings.
     pub(crate) fn buffers(&self) -> Vec<BufferRef> {
         self.bindings.iter().map(|&(buffer, _)| buffer).collect()
-    }
-
-    /// Returns for every buffer whether the shader only reads it.
-    pub(crate) fn read_only_bindings(&self) -> Vec<bool> {
-        self.bindings.iter().map(|(_, usage)| matches!(usage, BindingUse::Read | BindingUse::ReadVectors)).collect()
     }
 
     /// Appends an offset or a stride to the parameters and returns the expression that reads it. Offsets wrap modulo
@@ -233,7 +230,8 @@ impl ShaderBuilder {
 
     /// Declares an array in the memory of the workgroup.
     pub(crate) fn workgroup_array(&mut self, name: &str, element_type: &str, len: usize) {
-        let _ = writeln!(self.globals, "var<workgroup> {name}: array<{element_type}, {len}>;");
+        let (name, element_type) = (name.to_string(), element_type.to_string());
+        self.workgroup_arrays.push(WorkgroupArray { name, element_type, len });
     }
 
     /// Adds a line that gives `value` a name, and returns the name.
@@ -244,53 +242,110 @@ impl ShaderBuilder {
         name
     }
 
-    /// Returns the source code of the shader for an adapter.
-    pub(crate) fn finish(&self, features: ShaderFeatures) -> String {
-        let mut source = String::from("@group(0) @binding(0) var<storage, read> params: array<u32>;\n");
-        let (access, element, status) = match self.is_check {
-            true => ("read_write", "atomic<u32>", "atomicLoad(&status[0])"),
-            false => ("read", "u32", "status[0]"),
-        };
-        let _ = writeln!(source, "@group(0) @binding(1) var<storage, {access}> status: array<{element}>;");
-        for (k, (_, usage)) in self.bindings.iter().enumerate() {
-            let (access, element) = match usage {
-                BindingUse::Read => ("read", "u32"),
-                BindingUse::ReadVectors => ("read", "vec4<u32>"),
-                BindingUse::Write => ("read_write", "u32"),
-                BindingUse::Atomic => ("read_write", "atomic<u32>"),
-            };
-            let b = k + 1;
-            let _ = writeln!(source, "@group(1) @binding({k}) var<storage, {access}> b{b}: array<{element}>;");
+    /// Returns the parts of the finished kernel for a device with these features.
+    pub(crate) fn source(&self, features: KernelFeatures) -> KernelSource<'_> {
+        KernelSource {
+            features,
+            bindings: self.bindings.iter().map(|&(_, usage)| usage).collect(),
+            parameter_words: self.parameters.bytes() / 4,
+            is_check: self.is_check,
+            item: self.item,
+            has_subgroup_size: self.has_subgroup_size,
+            workgroup_arrays: &self.workgroup_arrays,
+            body: &self.body,
         }
-        // A zero that is known at run time only, for the library functions.
-        source.push_str("var<private> zero: u32;\n");
-        source.push_str(&self.globals);
-        let subgroup_size = match self.has_subgroup_size {
-            true => ", @builtin(subgroup_size) subgroup_size: u32",
-            false => "",
-        };
-        let mut main = String::new();
-        let _ = write!(
-            main,
-            "@compute @workgroup_size({WORKGROUP})\n\
-             fn main(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,\n    \
-                @builtin(local_invocation_index) local: u32{subgroup_size}) {{\n    \
-                if ({status} != 0u) {{ return; }}\n    \
-                zero = params[1];\n    \
-                let group = group_id.y * groups.x + group_id.x;\n    \
-                let thread = group * {WORKGROUP}u + local;\n"
-        );
-        if let Some(item) = self.item {
-            let _ = writeln!(main, "    if ({item} >= {ITEM_COUNT}) {{ return; }}");
+    }
+
+    /// Returns the WGSL text of the kernel for a device with these features.
+    #[cfg(test)]
+    pub(crate) fn finish(&self, features: KernelFeatures) -> String {
+        wgsl::Wgsl::text(&self.source(features))
+    }
+}
+
+/// A language in which a compute API accepts kernels.
+pub trait Language {
+    /// Returns the complete text of a kernel.
+    fn text(source: &KernelSource<'_>) -> String;
+}
+
+/// The parts of a finished kernel, whose code is WGSL with calls of library functions.
+///
+/// A kernel has the arrays of words `params` and `status`, the buffers `b1`, `b2`, .., the private word `zero`, the
+/// arrays of the workgroup, and a body, the statements of an invocation. Before the body, an invocation returns if
+/// `status[0]` is not 0, and sets `zero` to `params[1]`, a zero that is known at run time only. The body uses these
+/// constants of type `u32`:
+///
+/// | name | value |
+/// | --- | --- |
+/// | `local` | the index of the invocation in its workgroup, below [`WORKGROUP`] |
+/// | `group` | the index of the workgroup: x + y·(number of workgroups along x) |
+/// | `thread` | [`WORKGROUP`]·`group` + `local` |
+/// | `subgroup_size` | the number of invocations of a subgroup, if `has_subgroup_size` is true |
+///
+/// If `item` is a name, an invocation whose `item` is not less than `params[0]` then returns.
+#[derive(Clone, Debug)]
+pub struct KernelSource<'a> {
+    /// The features of the device.
+    pub features: KernelFeatures,
+    /// The uses of the buffers `b1`, `b2`, ..
+    pub bindings: Vec<BindingUse>,
+    /// The number of words of `params`.
+    pub parameter_words: usize,
+    /// Whether the kernel changes the status buffer, whose words are then atomic.
+    pub is_check: bool,
+    /// The variable with the index of the work item of an invocation, `thread` or `group`.
+    pub item: Option<&'static str>,
+    /// Whether the body reads `subgroup_size`.
+    pub has_subgroup_size: bool,
+    /// The arrays in the memory of the workgroup.
+    pub workgroup_arrays: &'a [WorkgroupArray],
+    /// The statements of an invocation in WGSL.
+    pub body: &'a str,
+}
+
+/// An array in the memory of a workgroup.
+#[derive(Clone, Debug)]
+pub struct WorkgroupArray {
+    /// The name of the array.
+    pub name: String,
+    /// The type of the elements in WGSL.
+    pub element_type: String,
+    /// The number of elements.
+    pub len: usize,
+}
+
+/// A function of the library that a kernel calls.
+#[derive(Clone, Debug)]
+pub struct LibraryFunction {
+    /// The name of the function.
+    pub name: String,
+    /// The WGSL text of the function, or `None` for a function that the language defines itself.
+    pub source: Option<String>,
+}
+
+impl KernelSource<'_> {
+    /// Returns the library functions that the kernel calls, directly or indirectly, each once. A function for which
+    /// `is_native` is true is defined by the language, and the functions that its WGSL text calls are not added.
+    ///
+    /// The texts depend on the features: a function for which the device has an instruction calls it.
+    pub fn library(&self, is_native: impl Fn(&str) -> bool) -> Vec<LibraryFunction> {
+        let (mut included, mut functions) = (BTreeSet::new(), Vec::new());
+        let mut open: Vec<String> = called_functions(self.body).map(String::from).collect();
+        while let Some(name) = open.pop() {
+            if !included.insert(name.clone()) {
+                continue;
+            }
+            if is_native(&name) {
+                functions.push(LibraryFunction { name, source: None });
+                continue;
+            }
+            // A missing function is skipped: the text does not compile, and the error names the function.
+            let Some(source) = function_source(&name, self.features) else { continue };
+            open.extend(called_functions(&source).map(String::from));
+            functions.push(LibraryFunction { name, source: Some(source) });
         }
-        main.push_str(&self.body);
-        main.push_str("}\n");
-        source.push_str(&library_for(&[&self.globals, &main], features));
-        source.push_str(&main);
-        match source.contains(ROUND_F16) {
-            true => format!("enable f16;\n{source}"),
-            false => source,
-        }
+        functions
     }
 }
 
@@ -319,7 +374,7 @@ fn called_functions(source: &str) -> impl Iterator<Item = &str> {
 pub(crate) const ROUND_F16: &str = "f32(f16(x))";
 
 /// Returns the source code of a function for which some adapters have an instruction, or `None` for any other name.
-fn adapter_function(name: &str, features: ShaderFeatures) -> Option<String> {
+fn adapter_function(name: &str, features: KernelFeatures) -> Option<String> {
     let from_f32 = format!("pack2x16float(vec2<f32>({ROUND_F16}, 0.0))");
     let (signature, is_native, native, portable) = match name {
         "f_fma" => ("(a: f32, b: f32, c: f32) -> f32", features.fused, "keep(fma(a, b, c))", "f_fma_by_parts(a, b, c)"),
@@ -333,30 +388,13 @@ fn adapter_function(name: &str, features: ShaderFeatures) -> Option<String> {
 }
 
 /// Returns the source code of a library function.
-fn function_source(name: &str, features: ShaderFeatures) -> Option<String> {
+fn function_source(name: &str, features: KernelFeatures) -> Option<String> {
     let in_library = || LIBRARY.get(name).map(|source| source.to_string());
     adapter_function(name, features).or_else(in_library).or_else(|| translate::translated(name).ok())
 }
 
-/// Returns the functions that `sources` call, directly or indirectly.
-fn library_for(sources: &[&str], features: ShaderFeatures) -> String {
-    let mut included = BTreeSet::new();
-    let mut functions: Vec<String> = Vec::new();
-    let mut open: Vec<String> = sources.iter().flat_map(|source| called_functions(source)).map(String::from).collect();
-    while let Some(name) = open.pop() {
-        if !included.insert(name.clone()) {
-            continue;
-        }
-        // A missing function is skipped: the shader does not compile, and the error names the function.
-        let Some(source) = function_source(&name, features) else { continue };
-        open.extend(called_functions(&source).map(String::from));
-        functions.push(source);
-    }
-    functions.concat()
-}
-
 /// Returns true if shaders have the function `name`.
 pub(crate) fn has_function(name: &str) -> bool {
-    let is_instruction = || adapter_function(name, ShaderFeatures::default()).is_some();
+    let is_instruction = || adapter_function(name, KernelFeatures::default()).is_some();
     LIBRARY.contains_key(name) || is_instruction() || translate::translated(name).is_ok()
 }

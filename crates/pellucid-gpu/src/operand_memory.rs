@@ -1,6 +1,7 @@
 //! [`BoundOperands`]: the operands of a kernel and their memory.
 
-use crate::buffer::WgpuBuffer;
+use crate::api::ComputeApi;
+use crate::buffer::GpuBuffer;
 use crate::gpu::Gpu;
 use crate::operand::{DeviceOperands, UncheckedOperand};
 use pellucid_ir::backend::{Buffer, CheckedKernel, Storage, View};
@@ -12,30 +13,36 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// [`Error::DeviceMismatch`] if the storage belongs to another device.
-pub(crate) fn device_buffer<'a>(op: &'static str, gpu: &Arc<Gpu>, storage: &'a Storage) -> Result<&'a WgpuBuffer> {
-    let buffer = storage.buffer().as_any().downcast_ref::<WgpuBuffer>().filter(|buffer| buffer.is_on(gpu));
-    buffer
-        .ok_or_else(|| Error::DeviceMismatch { op, devices: vec![gpu.graphics.name.clone(), "another device".into()] })
+pub(crate) fn device_buffer<'a, A: ComputeApi>(
+    op: &'static str,
+    gpu: &Arc<Gpu<A>>,
+    storage: &'a Storage,
+) -> Result<&'a GpuBuffer<A>> {
+    let buffer = storage.buffer().as_any().downcast_ref::<GpuBuffer<A>>().filter(|buffer| buffer.is_on(gpu));
+    buffer.ok_or_else(|| {
+        let devices = vec![gpu.api.failure().device().into(), "another device".into()];
+        Error::DeviceMismatch { op, devices }
+    })
 }
 
 /// The operands of a kernel and their buffers.
-pub(crate) struct BoundOperands<'a> {
+pub(crate) struct BoundOperands<'a, A: ComputeApi> {
     pub(crate) operands: DeviceOperands<'a>,
     /// The buffers of the inputs, then the buffers of the outputs.
-    pub(crate) buffers: Vec<&'a WgpuBuffer>,
+    pub(crate) buffers: Vec<&'a GpuBuffer<A>>,
 }
 
-impl<'a> BoundOperands<'a> {
+impl<'a, A: ComputeApi> BoundOperands<'a, A> {
     /// Checks views and finds their buffers.
     ///
     /// # Errors
     /// Returns an error if a view belongs to another device, and the errors of [`DeviceOperands::new`].
-    pub(crate) fn new(gpu: &Arc<Gpu>, launch: CheckedKernel<'a>) -> Result<BoundOperands<'a>> {
+    pub(crate) fn new(gpu: &Arc<Gpu<A>>, launch: CheckedKernel<'a>) -> Result<BoundOperands<'a, A>> {
         let (kernel, inputs, outputs) = (launch.kernel(), launch.inputs(), launch.outputs());
         let op = kernel.name();
         let views = || inputs.iter().chain(outputs);
-        let buffers: Vec<&WgpuBuffer> = views().map(|v| device_buffer(op, gpu, v.storage)).collect::<Result<_>>()?;
-        let operand = |(view, &buffer): (&View<'a>, &&'a WgpuBuffer)| {
+        let buffers: Vec<&GpuBuffer<A>> = views().map(|v| device_buffer(op, gpu, v.storage)).collect::<Result<_>>()?;
+        let operand = |(view, &buffer): (&View<'a>, &&'a GpuBuffer<A>)| {
             let identity = std::ptr::from_ref(buffer);
             UncheckedOperand { identity, bytes: buffer.bytes(), layout: view.layout, dtype: view.dtype }
         };
@@ -47,7 +54,7 @@ impl<'a> BoundOperands<'a> {
     ///
     /// # Errors
     /// Returns an error if an operand that the kernel reads has never been written, or if an allocation fails.
-    pub(crate) fn memory(&self, kernel: &Kernel) -> Result<Vec<wgpu::Buffer>> {
+    pub(crate) fn memory(&self, kernel: &Kernel) -> Result<Vec<A::Memory>> {
         let inputs = self.operands.inputs.len();
         let read = inputs + kernel.info().state_outputs;
         // All inputs are checked before an output gets memory.

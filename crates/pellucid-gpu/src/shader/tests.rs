@@ -6,7 +6,7 @@ use super::accumulator::{Accumulator, AccumulatorOp, TieRule};
 use super::axes::MergedAxes;
 use super::languages::check_translations;
 use super::program::{ProgramValues, combining_primitive, convert_expr, is_supported};
-use super::{BindingUse, BufferRef, CombinedLanes, LIBRARY, ShaderBuilder, ShaderFeatures, has_function};
+use super::{BindingUse, BufferRef, CombinedLanes, KernelFeatures, LIBRARY, ShaderBuilder, has_function};
 use pellucid_ir::formula::{
     Binary, InstructionOperand, Load, Op, Program, RowOp, Step, Store, Unary, Uniform, UniformSource,
 };
@@ -21,7 +21,7 @@ fn validate(source: &str) {
 }
 
 /// Returns the program of one step whose operands all have type `compute`.
-fn program(op: Op, operands: usize, compute: Compute, result: Compute) -> Program {
+pub(crate) fn program(op: Op, operands: usize, compute: Compute, result: Compute) -> Program {
     let load = |k: usize| {
         let compute = if op == Op::Select && k == 0 { Compute::Mask } else { compute };
         Load { storage: compute.storage(), compute, per_row: false }
@@ -66,7 +66,7 @@ fn a_shader_that_one_language_cannot_express_is_an_error_with_its_name() {
         let output = shader.binding(BufferRef::Scratch(0), BindingUse::Write);
         let value = shader.define(body);
         shader.store_word(output, "thread", &value);
-        shader.finish(ShaderFeatures::default())
+        shader.finish(KernelFeatures::default())
     };
     validate(&source("thread + 1u"));
     let rejected = [("u32(f64(thread))", "MSL (Metal)"), ("thread + ", "expected")];
@@ -89,7 +89,7 @@ fn every_supported_instruction_is_a_valid_shader() {
         for (op, operands, result) in all {
             let program = program(op, operands, compute, result);
             if is_supported(&program) {
-                validate(&shader(&program).finish(ShaderFeatures::default()));
+                validate(&shader(&program).finish(KernelFeatures::default()));
                 count += 1;
             }
         }
@@ -117,15 +117,15 @@ fn programs_with_many_series_are_not_supported() {
 #[test]
 fn a_fused_multiply_add_of_the_adapter_is_one_call() {
     let program = program(Op::MulAdd, 3, Compute::F32, Compute::F32);
-    let source = shader(&program).finish(ShaderFeatures { fused: true, ..Default::default() });
+    let source = shader(&program).finish(KernelFeatures { fused: true, ..Default::default() });
     validate(&source);
     assert!(source.contains("fma(a, b, c)") && !source.contains("f_two_product"));
-    assert!(shader(&program).finish(ShaderFeatures::default()).contains("f_fma_in_range"));
+    assert!(shader(&program).finish(KernelFeatures::default()).contains("f_fma_in_range"));
 }
 
 #[test]
 fn conversions_of_half_precision_by_instructions_are_valid() {
-    let native = ShaderFeatures { native_f16: true, ..Default::default() };
+    let native = KernelFeatures { native_f16: true, ..Default::default() };
     let rounded = program(Op::Round(DType::F16), 1, Compute::F32, Compute::F32);
     let source = shader(&rounded).finish(native);
     validate(&source);
@@ -148,7 +148,7 @@ fn functions_with_two_floats_are_valid() {
     {
         let mut shader = ShaderBuilder::default();
         shader.line(format!("// {name}("));
-        let source = shader.finish(ShaderFeatures::default());
+        let source = shader.finish(KernelFeatures::default());
         validate(&source);
         assert!(!source.contains("d_mul("), "{name} must not compute with `f64`");
     }
@@ -160,9 +160,22 @@ fn every_function_of_the_library_is_valid() {
         let mut shader = ShaderBuilder::default();
         // A comment is enough to include a function.
         shader.line(format!("// {name}("));
-        validate(&shader.finish(ShaderFeatures::default()));
+        validate(&shader.finish(KernelFeatures::default()));
     }
     assert!(LIBRARY.len() > 60);
+}
+
+#[test]
+fn a_function_that_the_language_defines_brings_no_other_functions() {
+    let mut shader = ShaderBuilder::default();
+    shader.line("let sum = d_add(x, y);");
+    let source = shader.source(KernelFeatures::default());
+    let functions = |is_native: fn(&str) -> bool| -> Vec<(String, bool)> {
+        source.library(is_native).into_iter().map(|function| (function.name, function.source.is_some())).collect()
+    };
+    assert_eq!(functions(|name| name == "d_add"), [("d_add".to_string(), false)]);
+    let translated = functions(|_| false);
+    assert!(translated.len() > 1 && translated.contains(&("d_add".to_string(), true)), "{translated:?}");
 }
 
 #[test]
@@ -200,7 +213,7 @@ fn loads_and_stores_of_all_dtypes_are_valid() {
                 let word = CollectedWord { variable: "word", lane: "local", is_last: "local == 3u" };
                 output.store_collected(&mut shader, &value, &offsets[1], word);
             }
-            validate(&shader.finish(ShaderFeatures::default()));
+            validate(&shader.finish(KernelFeatures::default()));
         }
     }
 }
@@ -229,7 +242,7 @@ fn accumulators_are_valid() {
                 accumulator.combine_in_workgroup(&mut shader, "total", CombinedLanes { count: "params[2]", subgroups });
             let result_compute = if args.contains(&reduction) { Compute::I64 } else { compute };
             output.as_type(result_compute).store(&mut shader, &result, "thread");
-            validate(&shader.finish(ShaderFeatures::default()));
+            validate(&shader.finish(KernelFeatures::default()));
         }
     }
 }

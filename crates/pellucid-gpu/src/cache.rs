@@ -11,7 +11,7 @@ use std::hash::Hash;
 /// are used between its uses, and the map has at most 2·`capacity` entries. An exact order of uses would need a list
 /// that every look-up changes.
 #[derive(Debug)]
-pub(crate) struct GenerationalCache<K, V> {
+pub struct GenerationalCache<K, V> {
     young: HashMap<K, V>,
     old: HashMap<K, V>,
     capacity: usize,
@@ -19,12 +19,12 @@ pub(crate) struct GenerationalCache<K, V> {
 
 impl<K: Hash + Eq, V> GenerationalCache<K, V> {
     /// Creates an empty cache with generations of at most `capacity` entries.
-    pub(crate) fn new(capacity: usize) -> GenerationalCache<K, V> {
+    pub fn new(capacity: usize) -> GenerationalCache<K, V> {
         GenerationalCache { young: HashMap::new(), old: HashMap::new(), capacity: capacity.max(1) }
     }
 
     /// Returns the value of `key`.
-    pub(crate) fn get<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<&V>
+    pub fn get<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
     {
@@ -35,7 +35,7 @@ impl<K: Hash + Eq, V> GenerationalCache<K, V> {
     }
 
     /// Adds or replaces the value of `key`.
-    pub(crate) fn insert(&mut self, key: K, value: V) {
+    pub fn insert(&mut self, key: K, value: V) {
         if self.young.len() >= self.capacity && !self.young.contains_key(&key) {
             self.old = std::mem::take(&mut self.young);
         }
