@@ -388,6 +388,9 @@ impl Drop for Cuda {
             && !std::thread::panicking()
         {
             assert!(reports.is_empty(), "the test device reports:\n{reports}");
+            let live = ["allocations", "streams", "events", "modules", "graphs", "executable graphs"];
+            let live = live.map(|name| self.symbols().counter(&format!("live {name}")));
+            assert_eq!(live, [0; 6], "the test leaves objects behind");
         }
     }
 }

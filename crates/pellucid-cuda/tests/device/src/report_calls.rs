@@ -31,10 +31,14 @@ pub(crate) unsafe extern "C" fn pellucid_test_device_reports(buffer: *mut c_char
     text.len()
 }
 
-/// Removes all reports and the sticky error.
+/// Removes all reports and the sticky error. After a sticky error, work that has not run is dropped.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn pellucid_test_device_clear() {
-    lock_device().reports.clear();
+    let mut device = lock_device();
+    if device.reports.check().is_err() {
+        device.abandon_work();
+    }
+    device.reports.clear();
 }
 
 /// The value of a counter: `launches`, `graph launches`, `allocations`, `frees`, `copies`, `driver calls`,

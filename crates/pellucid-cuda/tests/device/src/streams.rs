@@ -170,6 +170,20 @@ impl TestDevice {
         }
     }
 
+    /// Drops the work of all streams, except that memory is freed.
+    pub(crate) fn abandon_work(&mut self) {
+        let mut dropped = Vec::new();
+        for state in self.streams.values_mut() {
+            state.executed = state.enqueued;
+            dropped.extend(state.queue.drain(..));
+        }
+        for work in dropped {
+            if let Work::Free { base } = work {
+                self.free_now(base);
+            }
+        }
+    }
+
     /// Whether the work of a stream up to a position has run.
     pub(crate) fn has_reached(&self, stream: usize, position: u64) -> bool {
         self.streams.get(stream).is_none_or(|state| state.executed >= position)
