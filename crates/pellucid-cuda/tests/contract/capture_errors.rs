@@ -1,6 +1,6 @@
 //! Errors of stream capture.
 
-use cudarc::driver::sys::{self, CUresult, CUstreamCaptureMode, CUstreamCaptureStatus, CUstream_flags_enum};
+use cudarc::driver::sys::{self, CUresult, CUstream_flags_enum, CUstreamCaptureMode, CUstreamCaptureStatus};
 
 use crate::capture::GLOBAL;
 use crate::harness::{cuda, result_of, succeed};
@@ -150,7 +150,8 @@ fn another_thread_cannot_end_a_capture() {
     let stream = cuda.stream();
     succeed(cuda.begin(stream, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     // SAFETY: the context and the stream exist while the thread runs.
-    let (context, handle) = unsafe { (result_of(|context| sys::cuCtxGetCurrent(context)).expect("a context") as usize, stream as usize) };
+    let (context, handle) =
+        unsafe { (result_of(|context| sys::cuCtxGetCurrent(context)).expect("a context") as usize, stream as usize) };
     let ended = std::thread::spawn(move || {
         // SAFETY: as above; the pointer is valid for writes.
         unsafe {

@@ -78,7 +78,12 @@ impl Problem {
     ///
     /// # Safety
     /// *Memory:* the addresses are matrices of the problem without padding, a bias of m elements, and a workspace.
-    unsafe fn enqueue(&self, cuda: &Cuda, memory: [u64; 5], stream: cudarc::driver::sys::CUstream) -> Result<(), Status> {
+    unsafe fn enqueue(
+        &self,
+        cuda: &Cuda,
+        memory: [u64; 5],
+        stream: cudarc::driver::sys::CUstream,
+    ) -> Result<(), Status> {
         let [a, b, d, bias, workspace] = memory.map(|address| address as *mut c_void);
         // SAFETY: objects exist until they are destroyed; attributes have the sizes of their types; *Memory* is the
         // caller's.
@@ -103,9 +108,8 @@ impl Problem {
             let attribute = PreferenceAttribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
             lt::set_matmul_pref_attribute(preference, attribute, (&raw const bytes).cast(), 8).map_err(|e| e.0)?;
             let [a_layout, b_layout, d_layout] = layouts;
-            let found = lt::get_matmul_algo_heuristic(
-                handle, description, a_layout, b_layout, d_layout, d_layout, preference,
-            );
+            let found =
+                lt::get_matmul_algo_heuristic(handle, description, a_layout, b_layout, d_layout, d_layout, preference);
             let scalars = self.scalars.map(|x| x as f32);
             let is_double = self.scale == DataType::CUDA_R_64F;
             let scalar = |i: usize| -> *const c_void {
@@ -113,8 +117,22 @@ impl Problem {
             };
             let result = found.and_then(|found| {
                 lt::matmul(
-                    handle, description, scalar(0), scalar(1), a, a_layout, b, b_layout, d, d_layout, d, d_layout,
-                    &found.algo, workspace, bytes, stream.cast(),
+                    handle,
+                    description,
+                    scalar(0),
+                    scalar(1),
+                    a,
+                    a_layout,
+                    b,
+                    b_layout,
+                    d,
+                    d_layout,
+                    d,
+                    d_layout,
+                    &found.algo,
+                    workspace,
+                    bytes,
+                    stream.cast(),
                 )
             });
             lt::destroy_matmul_pref(preference).expect("the object exists");
@@ -130,11 +148,8 @@ impl Problem {
 
     fn layouts(&self) -> [sys::cublasLtMatrixLayout_t; 3] {
         let flip = |is_transposed, rows, columns| if is_transposed { (columns, rows) } else { (rows, columns) };
-        let shapes = [
-            flip(self.transposes[0], self.m, self.k),
-            flip(self.transposes[1], self.k, self.n),
-            (self.m, self.n),
-        ];
+        let shapes =
+            [flip(self.transposes[0], self.m, self.k), flip(self.transposes[1], self.k, self.n), (self.m, self.n)];
         shapes.map(|(rows, columns)| {
             let layout = lt::create_matrix_layout(self.element, rows as u64, columns as u64, rows as i64);
             let layout = layout.expect("the layout is valid");
@@ -199,11 +214,9 @@ fn batches_have_strides() {
 
 #[test]
 fn epilogues_add_a_bias_and_apply_a_function() {
-    for epilogue in [
-        Epilogue::CUBLASLT_EPILOGUE_BIAS,
-        Epilogue::CUBLASLT_EPILOGUE_RELU,
-        Epilogue::CUBLASLT_EPILOGUE_RELU_BIAS,
-    ] {
+    for epilogue in
+        [Epilogue::CUBLASLT_EPILOGUE_BIAS, Epilogue::CUBLASLT_EPILOGUE_RELU, Epilogue::CUBLASLT_EPILOGUE_RELU_BIAS]
+    {
         check_f32(&Problem { epilogue, ..Problem::new(DataType::CUDA_R_32F, 16, 8, 8) });
     }
     // A GPU approximates the hyperbolic tangent.

@@ -180,6 +180,10 @@ pub(crate) fn test_device() -> Option<Cuda> {
         println!("not run: the libraries are not those of the test device");
         return None;
     }
+    // The values that the reports depend on, whatever the environment says.
+    cuda.symbols().set("schedule", "both");
+    cuda.symbols().set("streams", "lazy");
+    cuda.symbols().set("memory", "margins");
     Some(cuda)
 }
 
@@ -382,6 +386,11 @@ impl Drop for Cuda {
                     Resource::Graph(graph) => sys::cuGraphDestroy(graph),
                     Resource::Exec(exec) => sys::cuGraphExecDestroy(exec),
                 };
+            }
+        }
+        if let Some(symbols) = &self.symbols {
+            for name in ["schedule", "streams", "memory"] {
+                symbols.set(name, "default");
             }
         }
         if let Some(reports) = reports

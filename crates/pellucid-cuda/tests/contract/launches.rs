@@ -79,8 +79,9 @@ fn launch_by_buffer(cuda: &Cuda, memory: u64, size: usize) -> CUresult {
     let kernel = cuda.kernel("unsigned *a, unsigned n", "a[0] = n;");
     let mut buffer = [memory, 77];
     let mut size = size;
-    let mut extra: [*mut c_void; 5] =
-        [1 as *mut c_void, buffer.as_mut_ptr().cast(), 2 as *mut c_void, (&raw mut size).cast(), std::ptr::null_mut()];
+    // The constants of the driver: a buffer, its size, the end.
+    let [buffer_mark, size_mark, end] = [1_usize, 2, 0].map(|mark| mark as *mut c_void);
+    let mut extra = [buffer_mark, buffer.as_mut_ptr().cast(), size_mark, (&raw mut size).cast(), end];
     // SAFETY: the list describes the buffer, which has at least `size` bytes.
     unsafe {
         let null = std::ptr::null_mut();

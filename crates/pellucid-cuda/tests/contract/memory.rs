@@ -84,7 +84,7 @@ fn fills_of_all_widths_write_the_value() {
 fn pageable_source_may_change_after_the_call() {
     let Some(cuda) = cuda() else { return };
     let (stream, memory) = (cuda.stream(), cuda.memory(16));
-    let mut values = vec![1_u32, 2, 3, 4];
+    let mut values = [1_u32, 2, 3, 4];
     // SAFETY: the source has 16 bytes.
     succeed(unsafe { sys::cuMemcpyHtoDAsync_v2(memory, values.as_ptr().cast(), 16, stream) });
     values.fill(9);

@@ -427,9 +427,8 @@ fn too_few_arguments_are_reported() {
     let memory = cuda.memory(4);
     let mut list = [(&raw const memory).cast_mut().cast(), std::ptr::null_mut()];
     // SAFETY: the device refuses the null pointer.
-    let result = unsafe {
-        sys::cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, LEGACY, list.as_mut_ptr(), std::ptr::null_mut())
-    };
+    let result =
+        unsafe { sys::cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, LEGACY, list.as_mut_ptr(), std::ptr::null_mut()) };
     assert_eq!(result, CUresult::CUDA_ERROR_INVALID_VALUE);
     cuda.expect_report("arguments: kernel kernel: argument 1 of 2 cannot be read");
 }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::rc::Rc;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use cudarc::cublaslt::sys::{
     cublasLtMatmulAlgo_t, cublasLtMatmulDescAttributes_t as DescAttribute, cublasLtMatmulHeuristicResult_t,
@@ -214,7 +215,7 @@ fn operand(handle: usize, address: usize) -> Result<MatrixOperand, Status> {
         1 => (leading, 1, columns),
         _ => return Err(Status::CUBLAS_STATUS_NOT_SUPPORTED),
     };
-    if rows == 0 || columns == 0 || leading < least || address % element.bytes() != 0 {
+    if rows == 0 || columns == 0 || leading < least || !address.is_multiple_of(element.bytes()) {
         return Err(Status::CUBLAS_STATUS_INVALID_VALUE);
     }
     Ok(MatrixOperand {
@@ -398,7 +399,7 @@ pub(crate) unsafe extern "C" fn cublasLtMatmul(
             }
         }
         device.reports.count("products");
-        device.enqueue(stream, Work::Product(Arc::new(call)))
+        device.enqueue(stream, Work::Product(Rc::new(call)))
     });
     match enqueued {
         CUresult::CUDA_SUCCESS => Status::CUBLAS_STATUS_SUCCESS,

@@ -39,6 +39,10 @@ pub(crate) enum Schedule {
     Both,
 }
 
+/// The settings and their values without a choice.
+const DEFAULTS: [(&str, &str); 4] =
+    [("schedule", "both"), ("streams", "lazy"), ("memory", "margins"), ("arguments", "counted")];
+
 /// What tests choose.
 pub(crate) struct Settings {
     pub(crate) schedule: Schedule,
@@ -55,18 +59,26 @@ impl Settings {
     fn from_environment() -> Self {
         let mut settings =
             Self { schedule: Schedule::Both, is_eager: false, has_guards: false, has_terminated_arguments: false };
-        for name in ["schedule", "streams", "memory", "arguments"] {
-            let variable = format!("PELLUCID_TEST_DEVICE_{}", name.to_uppercase());
-            if let Ok(value) = std::env::var(variable) {
-                settings.set(name, &value);
-            }
+        for (name, _) in DEFAULTS {
+            settings.set_default(name);
         }
         settings
+    }
+
+    /// Sets the value of the environment, or the one of `DEFAULTS`.
+    fn set_default(&mut self, name: &str) -> bool {
+        let Some((_, default)) = DEFAULTS.iter().find(|(known, _)| *known == name) else {
+            return false;
+        };
+        let variable = format!("PELLUCID_TEST_DEVICE_{}", name.to_uppercase());
+        let value = std::env::var(variable).ok().filter(|value| value != "default");
+        self.set(name, value.as_deref().unwrap_or(default))
     }
 
     /// Changes one setting. Returns false for unknown names and values.
     pub(crate) fn set(&mut self, name: &str, value: &str) -> bool {
         match (name, value) {
+            (_, "default") => return self.set_default(name),
             ("schedule", "ascending") => self.schedule = Schedule::Ascending,
             ("schedule", "descending") => self.schedule = Schedule::Descending,
             ("schedule", "both") => self.schedule = Schedule::Both,
@@ -105,7 +117,7 @@ pub(crate) struct TestDevice {
 
 // SAFETY: raw pointers and fibers of the state are used by the thread that holds the lock only. A fiber that is
 // suspended by one thread and resumed by another keeps no thread-local data on its stack: its frames are the loop of
-// `new_fiber` and kernels.
+// `new_fiber` and kernels. A count of `Rc` is changed by the holder of the lock too: all clones are in the state.
 unsafe impl Send for TestDevice {}
 
 static DEVICE: LazyLock<Mutex<TestDevice>> = LazyLock::new(|| {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{c_uint, c_ulonglong};
-use std::sync::Arc;
+use std::rc::Rc;
 
 use cudarc::driver::sys::{
     CUgraphExecUpdateResult_enum as UpdateResult, CUgraphExecUpdateResultInfo_st, CUgraphNodeType, CUresult,
@@ -303,7 +303,7 @@ pub(crate) extern "C" fn cuGraphExecUpdate_v2(
     info: Out<'_, CUgraphExecUpdateResultInfo_st>,
 ) -> CUresult {
     context_call(|device| {
-        let new = Arc::new(device.graph(graph)?.clone());
+        let new = Rc::new(device.graph(graph)?.clone());
         let Some(state) = device.execs.get_mut(exec) else {
             return Err(device.invalid_handle("executable graph", exec));
         };

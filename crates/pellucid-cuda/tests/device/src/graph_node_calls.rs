@@ -1,7 +1,7 @@
 //! Nodes of graphs and their parameters.
 
 use std::ffi::c_void;
-use std::sync::Arc;
+use std::rc::Rc;
 
 use cudarc::driver::sys::{
     CUDA_HOST_NODE_PARAMS_st, CUDA_KERNEL_NODE_PARAMS_v2_st as KernelNodeParams, CUDA_MEMCPY3D_st as CopyNodeParams,
@@ -44,7 +44,7 @@ impl TestDevice {
     fn kernel_work(&mut self, params: Option<&KernelNodeParams>) -> Result<NodeWork, CUresult> {
         let request = LaunchRequest::from_node(params.ok_or(INVALID)?);
         let launch = self.make_launch(&request)?;
-        Ok(NodeWork::Plain(Work::Kernel(Arc::new(launch))))
+        Ok(NodeWork::Plain(Work::Kernel(Rc::new(launch))))
     }
 
     /// A copy of one row or of contiguous rows.
@@ -110,7 +110,7 @@ impl TestDevice {
             return Err(INVALID);
         }
         // Launches that are enqueued keep the old parameters.
-        let body = Arc::make_mut(&mut state.body);
+        let body = Rc::make_mut(&mut state.body);
         let found = body.nodes.get_mut(index).and_then(Option::as_mut).ok_or(INVALID)?;
         if found.work.node_type() != work.node_type() {
             return Err(INVALID);
@@ -221,7 +221,7 @@ pub(crate) unsafe extern "C" fn cuGraphAddChildGraphNode(
         if child == graph {
             return Err(INVALID);
         }
-        let work = NodeWork::Child(Arc::new(device.graph(child)?.clone()));
+        let work = NodeWork::Child(Rc::new(device.graph(child)?.clone()));
         // SAFETY: the clause *List* is the caller's.
         unsafe { device.add_node(out, graph, dependencies, count, work) }
     })
@@ -351,7 +351,7 @@ pub(crate) extern "C" fn cuGraphExecMemsetNodeSetParams(
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn cuGraphExecChildGraphNodeSetParams(exec: usize, node: usize, child: usize) -> CUresult {
     context_call(|device| {
-        let work = NodeWork::Child(Arc::new(device.graph(child)?.clone()));
+        let work = NodeWork::Child(Rc::new(device.graph(child)?.clone()));
         device.replace_exec_work(exec, node, work)
     })
 }

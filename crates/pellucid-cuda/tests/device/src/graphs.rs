@@ -1,7 +1,7 @@
 //! Graphs: nodes with dependencies, executable copies, the order in which they run, and conflicts of unordered nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::rc::Rc;
 
 use cudarc::driver::sys::{CUgraphExecUpdateResult_enum as UpdateResult, CUgraphNodeType, CUresult};
 
@@ -13,7 +13,7 @@ use crate::work::{MemoryAccess, Work};
 #[derive(Clone)]
 pub(crate) enum NodeWork {
     Plain(Work),
-    Child(Arc<GraphBody>),
+    Child(Rc<GraphBody>),
     RecordEvent(usize),
     WaitEvent(usize),
 }
@@ -35,7 +35,7 @@ pub(crate) struct GraphBody {
 
 /// An executable graph.
 pub(crate) struct GraphExecState {
-    pub(crate) body: Arc<GraphBody>,
+    pub(crate) body: Rc<GraphBody>,
     /// The graph that it was instantiated from, whose node handles name its nodes.
     pub(crate) source: usize,
 }
@@ -188,7 +188,7 @@ impl TestDevice {
         let Some(body) = self.graphs.get(graph) else {
             return Err(self.invalid_handle("graph", graph));
         };
-        let body = Arc::new(body.clone());
+        let body = Rc::new(body.clone());
         body.order(false).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
         self.check_node_order(&body);
         Ok(self.execs.insert(GraphExecState { body, source: graph }))

@@ -1,7 +1,7 @@
 //! A launch: its limits, its arguments, and its runs under the schedules.
 
 use std::ffi::c_void;
-use std::sync::Arc;
+use std::rc::Rc;
 
 use crate::device::{Schedule, TestDevice};
 use crate::fibers::{BlockRun, ThreadFault};
@@ -24,7 +24,7 @@ const SHARED_POISON: u8 = 0xff;
 
 /// A kernel with its arguments.
 pub(crate) struct KernelLaunch {
-    pub(crate) code: Arc<KernelCode>,
+    pub(crate) code: Rc<KernelCode>,
     pub(crate) function: usize,
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],

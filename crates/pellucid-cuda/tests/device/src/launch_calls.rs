@@ -1,7 +1,7 @@
 //! Launches of kernels, and the arguments of launches and graph nodes.
 
 use std::ffi::{c_uint, c_void};
-use std::sync::Arc;
+use std::rc::Rc;
 
 use cudarc::driver::sys::{CUDA_KERNEL_NODE_PARAMS_v2_st as KernelNodeParams, CUlaunchConfig_st, CUresult};
 
@@ -155,7 +155,7 @@ impl TestDevice {
         self.stream(stream)?;
         let launch = self.make_launch(request)?;
         self.reports.count("launches");
-        self.enqueue(stream, Work::Kernel(Arc::new(launch)))
+        self.enqueue(stream, Work::Kernel(Rc::new(launch)))
     }
 }
 

@@ -134,8 +134,11 @@ fn block_layout(size: usize) -> Layout {
     Layout::from_size_align(data + 2 * MARGIN, MARGIN).expect("the size is below the total memory")
 }
 
-/// Allocates the block of `size` bytes: start and end of the usable bytes, the data, and the mapping if there is one.
-fn allocate_block(size: usize, has_guards: bool) -> Option<(usize, usize, usize, Option<(usize, usize)>)> {
+/// The start and end of the usable bytes of a block, its data, and its mapping if there is one.
+type BlockRange = (usize, usize, usize, Option<(usize, usize)>);
+
+/// Allocates the block of `size` bytes.
+fn allocate_block(size: usize, has_guards: bool) -> Option<BlockRange> {
     if !has_guards {
         let layout = block_layout(size);
         // SAFETY: the layout has at least two margins, so its size is not 0.

@@ -1,7 +1,7 @@
 //! Allocation, copies and fills.
 
 use std::ffi::{c_uchar, c_uint, c_ushort, c_void};
-use std::sync::Arc;
+use std::rc::Rc;
 
 use cudarc::driver::sys::CUresult;
 
@@ -56,7 +56,7 @@ impl TestDevice {
         } else {
             // Pageable memory is read before the call returns.
             // SAFETY: the caller of the copy promises that `from` is valid for reads of `bytes` bytes.
-            let data: Arc<[u8]> = unsafe { std::slice::from_raw_parts(from.cast(), bytes) }.into();
+            let data: Rc<[u8]> = unsafe { std::slice::from_raw_parts(from.cast(), bytes) }.into();
             Work::Staged { to, data }
         };
         self.enqueue(stream, work)
@@ -91,7 +91,7 @@ impl TestDevice {
         if count == 0 {
             return Ok(());
         }
-        if to % width != 0 {
+        if !to.is_multiple_of(width) {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
         self.check_range("a fill", to, width * count)?;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::sync::Arc;
+use std::rc::Rc;
 
 use cudarc::driver::sys::{CUfunction_attribute as Attribute, CUresult};
 
@@ -17,7 +17,7 @@ impl TestDevice {
         let source = KernelSource::from_image(image).ok_or(CUresult::CUDA_ERROR_INVALID_IMAGE)?;
         // The object is compiled again if the cache was removed.
         let (path, _) = source.compile().map_err(|_| CUresult::CUDA_ERROR_INVALID_IMAGE)?;
-        let library = Arc::new(LoadedLibrary::load(&path)?);
+        let library = Rc::new(LoadedLibrary::load(&path)?);
         Ok(self.modules.insert(ModuleState { library, functions: BTreeMap::new() }))
     }
 
@@ -30,7 +30,7 @@ impl TestDevice {
         }
         let code = state.library.kernel(name).ok_or(CUresult::CUDA_ERROR_NOT_FOUND)?;
         let max_dynamic = SHARED_BYTES.saturating_sub(state.library.static_shared_bytes());
-        let handle = self.functions.insert(FunctionState { code: Arc::new(code), max_dynamic });
+        let handle = self.functions.insert(FunctionState { code: Rc::new(code), max_dynamic });
         state.functions.insert(name.to_string(), handle);
         Ok(handle)
     }

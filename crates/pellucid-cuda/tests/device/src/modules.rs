@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
 use std::path::Path;
-use std::sync::Arc;
+use std::rc::Rc;
 
 use cudarc::driver::sys::CUresult;
 
@@ -56,19 +56,19 @@ pub(crate) struct KernelCode {
     pub(crate) name: String,
     pub(crate) call: unsafe extern "C" fn(*mut *mut c_void),
     pub(crate) parameters: Vec<KernelParameter>,
-    pub(crate) library: Arc<LoadedLibrary>,
+    pub(crate) library: Rc<LoadedLibrary>,
 }
 
 /// A module.
 pub(crate) struct ModuleState {
-    pub(crate) library: Arc<LoadedLibrary>,
+    pub(crate) library: Rc<LoadedLibrary>,
     /// Handles of functions by their names.
     pub(crate) functions: BTreeMap<String, usize>,
 }
 
 /// A function of a module.
 pub(crate) struct FunctionState {
-    pub(crate) code: Arc<KernelCode>,
+    pub(crate) code: Rc<KernelCode>,
     /// The limit of dynamic shared memory.
     pub(crate) max_dynamic: usize,
 }
@@ -113,7 +113,7 @@ impl LoadedLibrary {
     }
 
     /// Finds a kernel by its name.
-    pub(crate) fn kernel(self: &Arc<Self>, name: &str) -> Option<KernelCode> {
+    pub(crate) fn kernel(self: &Rc<Self>, name: &str) -> Option<KernelCode> {
         let info = self.symbol(&format!("pellucid_kernel_{name}"))?.cast::<KernelInfo>();
         // SAFETY: `TEST_ENTRY` defines the symbol with this layout, and `parameters` points to `count` values.
         let (call, parameters) = unsafe {

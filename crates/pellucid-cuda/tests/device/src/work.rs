@@ -1,7 +1,7 @@
 //! A unit of work of a stream or of a graph node, and its accesses to memory.
 
 use std::ffi::c_void;
-use std::sync::Arc;
+use std::rc::Rc;
 use std::time::Instant;
 
 use crate::device::TestDevice;
@@ -30,7 +30,7 @@ pub(crate) struct FillCall {
 /// A unit of work.
 #[derive(Clone)]
 pub(crate) enum Work {
-    Kernel(Arc<KernelLaunch>),
+    Kernel(Rc<KernelLaunch>),
     Copy {
         to: usize,
         from: usize,
@@ -39,15 +39,15 @@ pub(crate) enum Work {
     /// A copy from pageable memory, whose bytes were read when it was enqueued.
     Staged {
         to: usize,
-        data: Arc<[u8]>,
+        data: Rc<[u8]>,
     },
     Fill(FillCall),
-    Product(Arc<ProductCall>),
+    Product(Rc<ProductCall>),
     Host {
         function: HostFunction,
         data: usize,
     },
-    Graph(Arc<GraphBody>),
+    Graph(Rc<GraphBody>),
     /// Stores the time of an event if its record with this number is the last one.
     Record {
         event: usize,
@@ -148,11 +148,14 @@ impl TestDevice {
 
     /// Runs some work now. Faults are reported.
     pub(crate) fn run_work(&mut self, work: &Work) {
+        if let Work::Free { base } = work {
+            self.free_now(*base);
+            return;
+        }
         if self.reports.check().is_err() {
             return;
         }
-        let is_free = matches!(work, Work::Free { .. });
-        if !is_free && let Some((kind, text)) = self.access_fault(work, true) {
+        if let Some((kind, text)) = self.access_fault(work, true) {
             self.reports.report(kind, text);
             return;
         }
@@ -176,8 +179,7 @@ impl TestDevice {
                 }
             }
             Work::Wait { stream, position } => self.drain(*stream, *position),
-            Work::Free { base } => self.free_now(*base),
-            Work::Nothing => {}
+            Work::Free { .. } | Work::Nothing => {}
         }
     }
 
