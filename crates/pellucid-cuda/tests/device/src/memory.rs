@@ -1,7 +1,7 @@
 //! Allocations. Their memory starts as NaNs of every type, and so do the margins, whose bytes are checked after every
 //! launch. Freed memory is kept for a while, filled with the same bytes, so that a stale pointer is recognised.
 
-use std::alloc::{Layout, alloc, dealloc};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::{BTreeMap, VecDeque};
 
 use cudarc::driver::sys::CUresult;
@@ -64,19 +64,41 @@ pub(crate) struct DeviceMemory {
     next_serial: u64,
 }
 
+/// The bytes of a range as pairs, and single bytes at odd ends.
+///
+/// # Safety
+/// *Range:* the bytes are inside the block of one record, which is allocated and initialised until it leaves the table,
+/// and no other reference to them exists during `'a`.
+unsafe fn byte_pairs<'a>(start: usize, end: usize) -> (&'a mut [u8], &'a mut [[u8; 2]], &'a mut [u8]) {
+    // SAFETY: the clause *Range*.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(start as *mut u8, end - start) };
+    let (head, rest) = bytes.split_at_mut((start % 2).min(end - start));
+    let (pairs, tail) = rest.as_chunks_mut();
+    (head, pairs, tail)
+}
+
 /// Fills bytes with the poison.
 fn poison(start: usize, end: usize) {
-    for address in start..end {
-        // SAFETY: callers pass ranges inside the block of one record, which is allocated and writable until it leaves
-        // the table. Kernels run on this thread, so no other access is concurrent.
-        unsafe { (address as *mut u8).write(POISON[address % 2]) };
-    }
+    // SAFETY: *Range*: callers pass ranges inside the block of one record, which is allocated and writable until it
+    // leaves the table. Kernels run on this thread, so no other access is concurrent.
+    let (head, pairs, tail) = unsafe { byte_pairs(start, end) };
+    head.fill(POISON[1]);
+    pairs.fill(POISON);
+    tail.fill(POISON[0]);
 }
 
 /// The first byte of a range that is not poison.
 fn first_unpoisoned(start: usize, end: usize) -> Option<usize> {
-    // SAFETY: as for `poison`, the range is inside an allocated block.
-    (start..end).find(|&address| unsafe { (address as *const u8).read() } != POISON[address % 2])
+    // SAFETY: *Range*, as for `poison`.
+    let (head, pairs, tail) = unsafe { byte_pairs(start, end) };
+    let is_poisoned = head.iter().all(|byte| *byte == POISON[1])
+        && pairs.iter().all(|pair| *pair == POISON)
+        && tail.iter().all(|byte| *byte == POISON[0]);
+    if is_poisoned {
+        return None;
+    }
+    let bytes = head.iter().chain(pairs.as_flattened()).chain(tail.iter());
+    bytes.zip(start..end).find(|(byte, address)| **byte != POISON[address % 2]).map(|(_, address)| address)
 }
 
 impl AllocationRecord {
@@ -142,7 +164,7 @@ fn allocate_block(size: usize, has_guards: bool) -> Option<BlockRange> {
     if !has_guards {
         let layout = block_layout(size);
         // SAFETY: the layout has at least two margins, so its size is not 0.
-        let start = unsafe { alloc(layout) } as usize;
+        let start = unsafe { alloc_zeroed(layout) } as usize;
         return (start != 0).then_some((start, start + layout.size(), start + MARGIN, None));
     }
     const PAGE: usize = 4096;
