@@ -4,6 +4,7 @@
 //! Two accesses are ordered if the clock of the later one contains the tick of the earlier one.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 /// The ticks of each stream that happen before a point.
 #[derive(Clone, Default, Debug)]
@@ -35,7 +36,7 @@ impl VectorClock {
 struct PastAccess {
     stream: usize,
     tick: u64,
-    work: String,
+    work: Rc<str>,
 }
 
 /// The last write to an allocation, and the reads since.
@@ -53,11 +54,11 @@ impl AccessHistory {
         stream: usize,
         tick: u64,
         is_write: bool,
-        work: &str,
-    ) -> Option<String> {
+        work: &Rc<str>,
+    ) -> Option<Rc<str>> {
         let is_unordered = |past: &&PastAccess| !clock.contains(past.stream, past.tick);
         let mut conflict = self.write.as_ref().filter(is_unordered).cloned();
-        let access = PastAccess { stream, tick, work: work.to_string() };
+        let access = PastAccess { stream, tick, work: work.clone() };
         if is_write {
             conflict = conflict.or_else(|| self.reads.iter().find(is_unordered).cloned());
             self.write = Some(access);

@@ -10,7 +10,7 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use crate::modules::ModuleInfo;
 use crate::reports::FaultKind;
-use crate::traps::{Crash, with_trap_handler};
+use crate::traps::{Crash, prepare_thread, with_trap_handler};
 use crate::warps::{WarpCall, warp_operation_name, warp_result};
 
 /// Bytes of the stack of a fiber. Pages that are not touched take no memory.
@@ -209,6 +209,7 @@ impl BlockRun {
     /// The first fault.
     pub(crate) fn run_block(&self, pool: &mut FiberPool) -> Result<(), ThreadFault> {
         ACTIVE.store(std::ptr::from_ref(self).cast_mut(), Ordering::Relaxed);
+        prepare_thread();
         let result = self.run_threads(pool);
         ACTIVE.store(std::ptr::null_mut(), Ordering::Relaxed);
         if result.is_err() {

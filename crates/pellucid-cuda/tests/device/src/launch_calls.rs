@@ -7,7 +7,7 @@ use cudarc::driver::sys::{CUDA_KERNEL_NODE_PARAMS_v2_st as KernelNodeParams, CUl
 
 use crate::device::{TestDevice, context_call};
 use crate::launch::{KernelLaunch, argument_units};
-use crate::modules::{KernelCode, KernelParameter};
+use crate::modules::KernelCode;
 use crate::reports::FaultKind;
 use crate::work::Work;
 
@@ -35,31 +35,58 @@ impl LaunchRequest {
     }
 }
 
-/// Copies bytes of this process. Returns false if they cannot be read.
-fn read_checked(address: usize, bytes: &mut [u8]) -> bool {
+/// Copies bytes of this process from several addresses, one after the other. Returns false if they cannot be read.
+fn read_checked(parts: &[(usize, usize)], bytes: &mut [u8]) -> bool {
     let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: bytes.len() };
-    // SAFETY: `local` describes `bytes`. The system checks the other address.
-    let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
-    if read < 0 && std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT) {
-        // The system forbids the call (EPERM, ENOSYS).
-        // SAFETY: the caller of a launch promises that the arguments are valid for reads.
-        unsafe { std::ptr::copy_nonoverlapping(address as *const u8, bytes.as_mut_ptr(), bytes.len()) };
-        return true;
+    let remote_part =
+        |&(address, length): &(usize, usize)| libc::iovec { iov_base: address as *mut c_void, iov_len: length };
+    let remote: Vec<libc::iovec> = parts.iter().map(remote_part).collect();
+    let count = remote.len() as libc::c_ulong;
+    // SAFETY: `local` describes `bytes`. The system checks the other addresses.
+    let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, remote.as_ptr(), count, 0) };
+    if read >= 0 || std::io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT) {
+        return read == bytes.len() as isize;
     }
-    read == bytes.len() as isize
+    // The system forbids the call (EPERM, ENOSYS).
+    let mut rest = bytes;
+    for &(address, length) in parts {
+        let (part, after) = rest.split_at_mut(length);
+        // SAFETY: the caller of a launch promises that the arguments are valid for reads.
+        unsafe { std::ptr::copy_nonoverlapping(address as *const u8, part.as_mut_ptr(), length) };
+        rest = after;
+    }
+    true
+}
+
+/// Reads words of 64 bits.
+fn read_words(address: usize, count: usize) -> Option<Vec<usize>> {
+    let mut bytes = vec![0; 8 * count];
+    read_checked(&[(address, 8 * count)], &mut bytes)
+        .then(|| bytes.as_chunks().0.iter().map(|word| usize::from_ne_bytes(*word)).collect())
 }
 
 fn read_word(address: usize) -> Option<usize> {
-    let mut bytes = [0; 8];
-    read_checked(address, &mut bytes).then(|| usize::from_ne_bytes(bytes))
+    read_words(address, 1).map(|words| words[0])
 }
 
-/// Reads the value of a parameter into 16-byte units.
-fn read_argument(address: usize, parameter: &KernelParameter) -> Option<Vec<u128>> {
-    let mut bytes = vec![0_u8; argument_units(parameter.size) * 16];
-    read_checked(address, &mut bytes[..parameter.size as usize])
-        .then(|| bytes.chunks_exact(16).map(|unit| u128::from_ne_bytes(unit.try_into().expect("16 bytes"))).collect())
+/// Reads the values at the addresses, each padded to 16-byte units.
+fn read_arguments(code: &KernelCode, addresses: &[usize]) -> Option<Vec<u128>> {
+    let sizes = code.parameters.iter().map(|parameter| parameter.size as usize);
+    let parts: Vec<(usize, usize)> = addresses.iter().copied().zip(sizes).collect();
+    let mut bytes = vec![0_u8; parts.iter().map(|(_, size)| size).sum()];
+    if !bytes.is_empty() && !read_checked(&parts, &mut bytes) {
+        return None;
+    }
+    let mut units = Vec::new();
+    let mut rest = bytes.as_slice();
+    for (_, size) in parts {
+        let (value, after) = rest.split_at(size);
+        let mut padded = vec![0_u8; argument_units(size as u32) * 16];
+        padded[..size].copy_from_slice(value);
+        units.extend(padded.as_chunks().0.iter().map(|unit| u128::from_ne_bytes(*unit)));
+        rest = after;
+    }
+    Some(units)
 }
 
 /// Arguments in one buffer, with the offsets of a C structure.
@@ -74,19 +101,19 @@ fn buffer_arguments(code: &KernelCode, extra: usize) -> Result<Vec<u128>, String
             other => return Err(format!("the list `extra` has the unknown entry {other}")),
         }
     }
-    let mut units = Vec::new();
+    let mut addresses = Vec::new();
     let mut offset = 0_usize;
     for parameter in &code.parameters {
         let alignment = 1 << parameter.size.trailing_zeros().min(4);
         offset = offset.next_multiple_of(alignment);
-        units.extend(read_argument(buffer + offset, parameter).ok_or("the buffer is unreadable")?);
+        addresses.push(buffer + offset);
         offset += parameter.size as usize;
     }
     // The size may include the padding at the end of a structure.
     if offset != size && offset.next_multiple_of(8) != size {
         return Err(format!("the buffer has {size} bytes, the parameters have {offset}"));
     }
-    Ok(units)
+    Ok(read_arguments(code, &addresses).ok_or("the buffer is unreadable")?)
 }
 
 /// Arguments by pointers.
@@ -95,12 +122,14 @@ fn pointer_arguments(code: &KernelCode, pointers: usize, is_terminated: bool) ->
     if count > 0 && pointers == 0 {
         return Err(format!("no arguments for {count} parameters"));
     }
-    let mut units = Vec::new();
-    for (index, parameter) in code.parameters.iter().enumerate() {
-        let address = read_word(pointers + 8 * index).filter(|&address| address != 0);
-        let argument = address.and_then(|address| read_argument(address, parameter));
-        units.extend(argument.ok_or_else(|| format!("argument {index} of {count} cannot be read"))?);
+    let addresses = match count {
+        0 => Vec::new(),
+        _ => read_words(pointers, count).ok_or("the list of arguments cannot be read")?,
+    };
+    if let Some(index) = addresses.iter().position(|&address| address == 0) {
+        return Err(format!("argument {index} of {count} cannot be read"));
     }
+    let units = read_arguments(code, &addresses).ok_or("an argument cannot be read")?;
     if is_terminated && pointers != 0 && read_word(pointers + 8 * count) != Some(0) {
         return Err(format!("more than {count} arguments, or no null pointer after them"));
     }

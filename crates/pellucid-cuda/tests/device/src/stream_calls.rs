@@ -18,7 +18,7 @@ impl TestDevice {
         let tick = state.clock.tick(stream);
         let clock = state.clock.clone();
         if let Some(record) = self.memory.find_mut(address) {
-            let text = format!("its allocation on stream {stream:#x}");
+            let text = format!("its allocation on stream {stream:#x}").into();
             record.history.record(&clock, stream, tick, true, &text);
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! Streams are queues: work runs when something waits for it, so that a missing wait changes results.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::time::Instant;
 
 use cudarc::driver::sys::{CUresult, CUstream_flags_enum};
@@ -145,7 +146,7 @@ impl TestDevice {
         state.clock.join(&host);
         let tick = state.clock.tick(stream);
         let clock = state.clock.clone();
-        let text = format!("{} on stream {stream:#x}", work.describe());
+        let text: Rc<str> = format!("{} on stream {stream:#x}", work.describe()).into();
         for access in work.accesses() {
             let Some(record) = self.memory.find_mut(access.address) else {
                 continue;

@@ -46,12 +46,11 @@ thread_local! {
 
 static PREVIOUS: std::sync::Mutex<[Option<libc::sigaction>; 32]> = std::sync::Mutex::new([None; 32]);
 
-/// Resumes a fiber with the trap handler installed.
+/// Resumes a fiber with the trap handler installed. `prepare_thread` was called before.
 pub(crate) fn with_trap_handler(
     fiber: &mut Fiber,
     resume: impl FnOnce(&mut Fiber) -> CoroutineResult<Pause, Crash>,
 ) -> CoroutineResult<Pause, Crash> {
-    prepare_thread();
     HANDLER.set(Some(fiber.trap_handler()));
     let result = resume(fiber);
     HANDLER.set(None);
@@ -59,7 +58,7 @@ pub(crate) fn with_trap_handler(
 }
 
 /// Installs the handlers of the process and the signal stack of this thread, once each.
-fn prepare_thread() {
+pub(crate) fn prepare_thread() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(install_handlers);
     if HAS_STACK.replace(true) {
