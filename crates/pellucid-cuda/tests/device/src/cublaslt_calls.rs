@@ -380,14 +380,14 @@ pub(crate) unsafe extern "C" fn cublasLtMatmul(
     stream: usize,
 ) -> Status {
     let operands = ProductOperands { a: (a, a_layout), b: (b, b_layout), c: (c, c_layout), d: (d, d_layout) };
-    let made = product(description, &operands).and_then(|mut call| {
+    let checked = product(description, &operands).and_then(|mut call| {
         // SAFETY: the clause *Scalar* is the caller's.
         (call.alpha, call.beta) = unsafe { (read_scalar(alpha, call.is_double)?, read_scalar(beta, call.is_double)?) };
         let needed = algorithm_workspace(algorithm, workspace, workspace_bytes)?;
         call.workspace = (needed > 0).then_some((workspace, needed));
         Ok(call)
     });
-    let call = match made {
+    let call = match checked {
         Ok(call) => call,
         Err(status) => return status,
     };
