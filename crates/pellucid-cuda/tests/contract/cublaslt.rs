@@ -173,7 +173,12 @@ fn numbers(length: usize, seed: usize) -> Vec<f64> {
 }
 
 /// Computes a problem and compares it with the reference.
-fn check<T: Copy + Default>(problem: &Problem, tolerance: f64, encode: fn(f64) -> T, decode: fn(T) -> f64) {
+fn compare_with_reference<T: Copy + Default>(
+    problem: &Problem,
+    tolerance: f64,
+    encode: fn(f64) -> T,
+    decode: fn(T) -> f64,
+) {
     let Some(cuda) = cuda() else { return };
     let (m, n, k, batches) = (problem.m, problem.n, problem.k, problem.batches);
     let (a, b) = (numbers(batches * m * k, 1), numbers(batches * k * n, 2));
@@ -190,26 +195,26 @@ fn check<T: Copy + Default>(problem: &Problem, tolerance: f64, encode: fn(f64) -
     }
 }
 
-fn check_f32(problem: &Problem) {
-    check::<f32>(problem, 1e-5, |x| x as f32, f64::from);
+fn compare_f32(problem: &Problem) {
+    compare_with_reference::<f32>(problem, 1e-5, |x| x as f32, f64::from);
 }
 
 #[test]
 fn products_of_f32_have_all_transposes() {
     for transposes in [[false, false], [true, false], [false, true], [true, true]] {
-        check_f32(&Problem { transposes, ..Problem::new(DataType::CUDA_R_32F, 8, 12, 20) });
+        compare_f32(&Problem { transposes, ..Problem::new(DataType::CUDA_R_32F, 8, 12, 20) });
     }
 }
 
 #[test]
 fn scalars_scale_the_product_and_c() {
-    check_f32(&Problem { scalars: [0.5, -2.0], ..Problem::new(DataType::CUDA_R_32F, 8, 4, 16) });
+    compare_f32(&Problem { scalars: [0.5, -2.0], ..Problem::new(DataType::CUDA_R_32F, 8, 4, 16) });
 }
 
 #[test]
 fn batches_have_strides() {
     let transposes = [true, false];
-    check_f32(&Problem { batches: 3, transposes, ..Problem::new(DataType::CUDA_R_32F, 4, 8, 16) });
+    compare_f32(&Problem { batches: 3, transposes, ..Problem::new(DataType::CUDA_R_32F, 4, 8, 16) });
 }
 
 #[test]
@@ -217,29 +222,29 @@ fn epilogues_add_a_bias_and_apply_a_function() {
     for epilogue in
         [Epilogue::CUBLASLT_EPILOGUE_BIAS, Epilogue::CUBLASLT_EPILOGUE_RELU, Epilogue::CUBLASLT_EPILOGUE_RELU_BIAS]
     {
-        check_f32(&Problem { epilogue, ..Problem::new(DataType::CUDA_R_32F, 16, 8, 8) });
+        compare_f32(&Problem { epilogue, ..Problem::new(DataType::CUDA_R_32F, 16, 8, 8) });
     }
     // A GPU approximates the hyperbolic tangent.
     let epilogue = Epilogue::CUBLASLT_EPILOGUE_GELU_BIAS;
     let problem = Problem { epilogue, ..Problem::new(DataType::CUDA_R_32F, 16, 8, 8) };
-    check::<f32>(&problem, 1e-3, |x| x as f32, f64::from);
+    compare_with_reference::<f32>(&problem, 1e-3, |x| x as f32, f64::from);
 }
 
 #[test]
 fn products_of_f64_are_in_double_precision() {
-    check::<f64>(&Problem::new(DataType::CUDA_R_64F, 8, 8, 24), 1e-14, |x| x, |x| x);
+    compare_with_reference::<f64>(&Problem::new(DataType::CUDA_R_64F, 8, 8, 24), 1e-14, |x| x, |x| x);
 }
 
 #[test]
 fn products_of_half_precision_accumulate_in_f32() {
-    check::<f16>(&Problem::new(DataType::CUDA_R_16F, 16, 8, 64), 1e-3, f16::from_f64, f16::to_f64);
-    check::<bf16>(&Problem::new(DataType::CUDA_R_16BF, 16, 8, 64), 8e-3, bf16::from_f64, bf16::to_f64);
+    compare_with_reference::<f16>(&Problem::new(DataType::CUDA_R_16F, 16, 8, 64), 1e-3, f16::from_f64, f16::to_f64);
+    compare_with_reference::<bf16>(&Problem::new(DataType::CUDA_R_16BF, 16, 8, 64), 8e-3, bf16::from_f64, bf16::to_f64);
 }
 
 #[test]
 fn tf32_keeps_the_values_of_short_factors() {
     let compute = Compute::CUBLAS_COMPUTE_32F_FAST_TF32;
-    check_f32(&Problem { compute, ..Problem::new(DataType::CUDA_R_32F, 16, 16, 16) });
+    compare_f32(&Problem { compute, ..Problem::new(DataType::CUDA_R_32F, 16, 16, 16) });
 }
 
 #[test]

@@ -196,7 +196,7 @@ impl Cuda {
         self.symbols.as_ref().expect("the tests of reports run on the test device")
     }
 
-    /// Whether the libraries are those of the test device.
+    /// Returns true if the test device provides the libraries.
     pub(crate) fn is_test_device(&self) -> bool {
         self.symbols.is_some()
     }

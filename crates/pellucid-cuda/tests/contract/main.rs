@@ -19,5 +19,6 @@ mod launches;
 mod memory;
 mod modules;
 mod reports;
+mod safe_types;
 mod streams;
 mod warps;

@@ -8,8 +8,13 @@ use std::sync::LazyLock;
 
 const HEADER: &str = include_str!("device.h");
 
-/// Headers of CUDA whose content `device.h` has.
-const EMPTY_HEADERS: [&str; 4] = ["cuda_fp16.h", "cuda_bf16.h", "cuda_runtime.h", "math_constants.h"];
+/// Headers of CUDA with what `device.h` does not define.
+const HEADERS: [(&str, &str); 4] = [
+    ("cuda_fp16.h", "#pragma once\ntypedef __half half;\ntypedef __half2 half2;\n"),
+    ("cuda_bf16.h", "#pragma once\ntypedef __nv_bfloat16 nv_bfloat16;\ntypedef __nv_bfloat162 nv_bfloat162;\n"),
+    ("cuda_runtime.h", "#pragma once\n"),
+    ("device.h", HEADER),
+];
 
 /// The first line of an image of a module.
 const IMAGE_MARK: &str = "// image of the test device";
@@ -79,16 +84,15 @@ fn write_file(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     std::fs::rename(temporary, path)
 }
 
-/// The folder with `device.h` and the empty headers, which is written once.
+/// The folder with the headers, which are written once.
 fn header_folder() -> std::io::Result<PathBuf> {
-    let folder = cache_folder().join(format!("include-{:032x}", hash_of(HEADER)));
-    let header = folder.join("device.h");
-    if !header.exists() {
+    let folder = cache_folder().join(format!("include-{:032x}", hash_of(HEADERS)));
+    // `device.h` is the last one: if it exists, all do.
+    if !folder.join("device.h").exists() {
         std::fs::create_dir_all(&folder)?;
-        for name in EMPTY_HEADERS {
-            write_file(&folder.join(name), b"")?;
+        for (name, text) in HEADERS {
+            write_file(&folder.join(name), text.as_bytes())?;
         }
-        write_file(&header, HEADER.as_bytes())?;
     }
     Ok(folder)
 }
@@ -160,7 +164,7 @@ impl KernelSource {
     /// The messages of the compiler, in the form of NVRTC.
     pub(crate) fn compile(&self) -> Result<(PathBuf, bool), String> {
         let (compiler, version) = &*COMPILER;
-        let hash = hash_of((self, HEADER, OPTIONS, processor_options(), version));
+        let hash = hash_of((self, HEADERS, OPTIONS, processor_options(), version));
         let path = cache_folder().join(format!("{hash:032x}.so"));
         if path.exists() {
             return Ok((path, false));

@@ -7,22 +7,15 @@
 //     #endif
 //
 // Names that start with `pellucid_` belong to the test device. No header of the system is included, for short
-// compilations.
+// compilations. Types of <cstdint> are missing, as in NVRTC.
 #pragma GCC system_header
 #define PELLUCID_TEST_DEVICE 1
+#define __CUDACC__ 1
+#define __CUDACC_RTC__ 1
 
 typedef unsigned long long pellucid_u64;
 typedef __SIZE_TYPE__ size_t;
 typedef __PTRDIFF_TYPE__ ptrdiff_t;
-typedef signed char int8_t;
-typedef unsigned char uint8_t;
-typedef short int16_t;
-typedef unsigned short uint16_t;
-typedef int int32_t;
-typedef unsigned int uint32_t;
-typedef long int64_t;
-typedef unsigned long uint64_t;
-typedef __UINTPTR_TYPE__ uintptr_t;
 
 #define __global__
 #define __device__
@@ -127,7 +120,7 @@ template <class... A> constexpr pellucid_arguments<A...> pellucid_signature(void
 #define __threadfence_block() ((void)0)
 #define __threadfence_system() ((void)0)
 
-// Operations of a warp. The kinds are those of `warp_result` in `warps.rs`.
+// Operations of a warp. `warps.rs` has the same numbers of kinds.
 template <class T> static inline pellucid_u64 pellucid_pack(T v) {
     static_assert(sizeof(T) <= 8, "a shuffled value has at most 8 bytes");
     pellucid_u64 bits = 0;
@@ -309,6 +302,16 @@ static inline double __dsqrt_rn(double x) { return __builtin_sqrt(x); }
 static inline float __frcp_rn(float x) { return 1.0f / x; }
 static inline double __drcp_rn(double x) { return 1.0 / x; }
 
+// Fast functions, which a GPU approximates.
+#define PELLUCID_FAST(name) static inline float __##name(float x) { return name(x); }
+PELLUCID_FAST(expf) PELLUCID_FAST(exp10f) PELLUCID_FAST(logf) PELLUCID_FAST(log2f) PELLUCID_FAST(log10f)
+PELLUCID_FAST(sinf) PELLUCID_FAST(cosf) PELLUCID_FAST(tanf)
+static inline float __powf(float x, float y) { return powf(x, y); }
+static inline float __fdividef(float x, float y) { return x / y; }
+static inline void sincosf(float x, float *s, float *c) { *s = sinf(x), *c = cosf(x); }
+static inline void sincos(double x, double *s, double *c) { *s = sin(x), *c = cos(x); }
+static inline void __nanosleep(unsigned) {}
+
 // Conversions to integers, which saturate and convert NaN to 0 on a GPU.
 #define PELLUCID_SATURATED(name, F, T, rounding, low, high) \
     static inline T name(F x) { \
@@ -336,7 +339,7 @@ static inline double __ll2double_rn(long long x) { return (double)x; }
 static inline double __ull2double_rn(pellucid_u64 x) { return (double)x; }
 static inline float __double2float_rn(double x) { return (float)x; }
 
-// Half precision: bits with conversions that round to nearest even. Arithmetic rounds the result of `float`, which is
+// Half precision. The names without underscores are in `cuda_fp16.h`, as those of a text may be its own. Bits with conversions that round to nearest even. Arithmetic rounds the result of `float`, which is
 // correct for the four operations and square roots of these formats.
 static inline unsigned short pellucid_round_half(double value) {
     pellucid_u64 bits = pellucid_pack(value), magnitude = bits & 0x7fffffffffffffffull;
@@ -399,7 +402,6 @@ static inline float pellucid_bfloat_value(unsigned short bits) { return __uint_a
     static inline bool __hisnan(T a) { return __builtin_isnan((float)a); }
 PELLUCID_NARROW(__half, __half2, pellucid_round_half, pellucid_half_value)
 PELLUCID_NARROW(__nv_bfloat16, __nv_bfloat162, pellucid_round_bfloat, pellucid_bfloat_value)
-typedef __half half;
 static inline __half __float2half(float v) { return __half(v); }
 static inline __half __float2half_rn(float v) { return __half(v); }
 static inline __half __double2half(double v) { return __half(v); }

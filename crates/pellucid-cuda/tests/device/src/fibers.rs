@@ -214,7 +214,7 @@ impl BlockRun {
         ACTIVE.store(std::ptr::null_mut(), Ordering::Relaxed);
         if result.is_err() {
             for mut fiber in self.fibers.borrow_mut().iter_mut().filter_map(Option::take) {
-                // SAFETY: the frames on the stack are those of `new_fiber`, of a callback and of a kernel in C++
+                // SAFETY: the stack has the frames of `new_fiber`, of a callback and of a kernel in C++
                 // without destructors: none owns anything that must be dropped.
                 unsafe { fiber.force_reset() };
             }

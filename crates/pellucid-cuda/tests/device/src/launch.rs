@@ -99,7 +99,7 @@ impl KernelLaunch {
             unsafe { BlockRun::new(self.code.call, pointers.as_mut_ptr(), library.info, self.block, is_descending) };
         // SAFETY: the library is loaded, and only this thread uses its variables while the device is locked.
         let info = unsafe { &*library.info };
-        // SAFETY: the pointers are those of the module's variables (`device.h`).
+        // SAFETY: the pointers name variables of the module (`device.h`).
         unsafe {
             info.block_dimensions.write(self.block);
             info.grid_dimensions.write(self.grid);
@@ -109,7 +109,7 @@ impl KernelLaunch {
         for position in 0..count {
             let index = if is_descending { count - 1 - position } else { position };
             let block = [index % width, index / width % height, index / (width * height)].map(|i| i as u32);
-            // SAFETY: the pointer is that of the module's `blockIdx`; the ranges are its shared memory, of which the
+            // SAFETY: the pointer names the module's `blockIdx`; the ranges are its shared memory, of which the
             // dynamic part is at least `dynamic` and the margin long (`limit_fault`).
             unsafe {
                 info.block.write(block);

@@ -21,7 +21,7 @@
 //! | `fibers`, `warps`, `traps` | the threads of a block, operations of a warp, and signals of the processor |
 //! | `compiler`, `nvrtc_calls` | the C++ compiler and its cache; NVRTC |
 //! | `products`, `cublaslt_calls` | matrix products; cuBLASLt |
-// Fibers, signals and libraries are those of Linux. On other systems the library is empty.
+// The code uses the signals and the dynamic loader of Linux. On other systems the library is empty.
 #![cfg(target_os = "linux")]
 #![allow(non_snake_case)]
 

@@ -141,7 +141,7 @@ impl AllocationRecord {
     /// Returns the block to the system.
     fn release(self) {
         if let Some((start, length)) = self.mapping {
-            // SAFETY: `start` and `length` are those of the mapping, which no record uses any more.
+            // SAFETY: `start` and `length` describe the mapping, which no record uses any more.
             unsafe { libc::munmap(start as *mut libc::c_void, length) };
         } else {
             let layout = block_layout(self.size);

@@ -82,13 +82,11 @@ enum OptionMeaning {
 }
 
 fn option_meaning(option: &str) -> OptionMeaning {
-    const IGNORED: [&str; 14] = [
+    const IGNORED: [&str; 12] = [
         "--fmad=",
         "-fmad=",
         "--use_fast_math",
         "-use_fast_math",
-        "--std=",
-        "-std=",
         "--ptxas-options",
         "-lineinfo",
         "--generate-line-info",
@@ -111,13 +109,13 @@ fn option_meaning(option: &str) -> OptionMeaning {
             _ => OptionMeaning::Invalid,
         };
     }
-    let long = [("--define-macro=", "-D"), ("--include-path=", "-I"), ("--undefine-macro=", "-U")];
+    let long = [("--define-macro=", "-D"), ("--include-path=", "-I"), ("--undefine-macro=", "-U"), ("--std=", "-std=")];
     for (long, short) in long {
         if let Some(value) = option.strip_prefix(long) {
             return OptionMeaning::Kept(format!("{short}{value}"));
         }
     }
-    if ["-D", "-I", "-U"].iter().any(|short| option.starts_with(short)) {
+    if ["-D", "-I", "-U", "-std="].iter().any(|short| option.starts_with(short)) {
         return OptionMeaning::Kept(option.to_string());
     }
     if IGNORED.iter().any(|known| option.starts_with(known)) {

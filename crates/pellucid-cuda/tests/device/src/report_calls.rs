@@ -65,7 +65,8 @@ pub(crate) unsafe extern "C" fn pellucid_test_device_counter(name: *const c_char
 }
 
 /// Changes a setting: `schedule` to `ascending`, `descending` or `both`; `streams` to `lazy` or `eager`; `memory` to
-/// `margins` or `guards`; `arguments` to `counted` or `terminated`. The value `default` is the environment's. Returns 1, or 0 for other names or values.
+/// `margins` or `guards`; `arguments` to `counted` or `terminated`. The value `default` is the environment's.
+/// Returns 1, or 0 for other names or values.
 ///
 /// # Safety
 /// `name` and `value` satisfy *C string* of [`text_of`].

@@ -99,9 +99,13 @@ impl FaultLog {
 
     /// Adds a report of a call that fails by itself: later calls do not.
     pub(crate) fn list(&mut self, kind: FaultKind, text: impl AsRef<str>) {
+        let report = format!("{}: {}", kind.name(), text.as_ref());
+        if std::env::var_os("PELLUCID_TEST_DEVICE_PRINT").is_some() {
+            eprintln!("the test device reports {report}");
+        }
         // A fault in a loop over launches would fill the memory.
         if self.reports.len() < 1000 {
-            self.reports.push(format!("{}: {}", kind.name(), text.as_ref()));
+            self.reports.push(report);
         }
     }
 

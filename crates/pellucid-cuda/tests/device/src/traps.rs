@@ -120,13 +120,13 @@ unsafe extern "C" fn handle_signal(signal: i32, info: *mut libc::siginfo_t, cont
 /// *Context:* `context` is the one of a signal handler that runs on another stack.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 unsafe fn redirect(context: *mut libc::ucontext_t, handler: CoroutineTrapHandler<Crash>, crash: Crash) -> bool {
-    // SAFETY: the clause *Context*: the registers are those of the interrupted thread.
+    // SAFETY: the clause *Context*: the structure has the registers of the interrupted thread.
     let registers = unsafe { &mut (*context).uc_mcontext.gregs };
     if !handler.stack_ptr_in_bounds(registers[libc::REG_RSP as usize] as usize) {
         return false;
     }
     // SAFETY: the stack pointer is in the fiber's stack, and the registers are updated as the result says. Frames on
-    // the stack are those of a kernel, which own nothing.
+    // the stack belong to a kernel and own nothing.
     let new = unsafe { handler.setup_trap_handler(move || crash) };
     registers[libc::REG_RIP as usize] = new.rip as i64;
     registers[libc::REG_RSP as usize] = new.rsp as i64;
