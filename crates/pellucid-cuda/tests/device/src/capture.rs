@@ -5,10 +5,10 @@ use std::thread::ThreadId;
 
 use cudarc::driver::sys::{CUresult, CUstreamCaptureMode};
 
-use crate::device::{CAPTURE_MODE, LEGACY_STREAM, Outcome, TestDevice};
-use crate::graphs::{GraphBody, NodeWork};
+use crate::TestDevice;
+use crate::interface::{CAPTURE_MODE, LEGACY_STREAM, Outcome};
 use crate::reports::FaultKind;
-use crate::work::Work;
+use crate::work::{GraphBody, NodeWork, Work};
 
 /// A capture in progress.
 pub(crate) struct CaptureState {

@@ -4,11 +4,12 @@ use std::ffi::{c_char, c_int, c_uint};
 
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUresult, CUuuid};
 
-use crate::device::{CONTEXT, CURRENT_CONTEXT, Out, context_call, driver_call, plain_call, put, put_optional};
+use crate::interface::{CONTEXT, CURRENT_CONTEXT, Out, put, put_optional};
 use crate::launch::{MAX_BLOCK, MAX_GRID, MAX_THREADS};
 use crate::memory::TOTAL_BYTES;
 use crate::modules::{SHARED_BYTES, SHARED_BYTES_OPTIN};
 use crate::reports::FaultKind;
+use crate::{context_call, driver_call, plain_call};
 
 const NAME: &str = "Pellucid test device (no GPU)";
 
@@ -344,7 +345,7 @@ pub(crate) extern "C" fn cuGetErrorString(error: c_uint, text: Out<'_, *const c_
     })
 }
 
-impl crate::device::TestDevice {
+impl crate::TestDevice {
     /// Reports and destroys everything that belongs to the context.
     fn destroy_context(&mut self) {
         let _ = self.synchronize_all();
@@ -368,7 +369,7 @@ impl crate::device::TestDevice {
             }
         }
         self.streams.clear();
-        self.streams.insert_at(crate::device::LEGACY_STREAM, Default::default());
+        self.streams.insert_at(crate::interface::LEGACY_STREAM, Default::default());
         self.events.clear();
         self.modules.clear();
         self.functions.clear();

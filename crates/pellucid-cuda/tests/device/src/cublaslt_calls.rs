@@ -12,8 +12,9 @@ use cudarc::cublaslt::sys::{
 };
 use cudarc::driver::sys::CUresult;
 
-use crate::device::{Out, context_call};
+use crate::context_call;
 use crate::handles::HandleTable;
+use crate::interface::Out;
 use crate::products::{Activation, ElementType, MatrixOperand, ProductCall};
 use crate::reports::FaultKind;
 use crate::work::Work;

@@ -63,7 +63,7 @@ extern char pellucid_shared_start[] __asm__("__start_pellucid_shared")
     __attribute__((weak, visibility("hidden")));
 extern char pellucid_shared_stop[] __asm__("__stop_pellucid_shared") __attribute__((weak, visibility("hidden")));
 
-// What a module and the test device know of each other. The layout is the one of `ModuleInfo` in `modules.rs`.
+// What a module and the test device know of each other. The layout is the one of `ModuleInfo` in `module_info.rs`.
 struct pellucid_module_info {
     uint3 *thread, *block;
     dim3 *block_dim, *grid_dim;

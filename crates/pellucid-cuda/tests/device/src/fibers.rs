@@ -8,23 +8,13 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-use crate::modules::ModuleInfo;
+use crate::module_info::ModuleInfo;
 use crate::reports::FaultKind;
-use crate::traps::{Crash, prepare_thread, with_trap_handler};
+use crate::traps::{Fiber, Pause, prepare_thread, with_trap_handler};
 use crate::warps::{WarpCall, warp_operation_name, warp_result};
 
 /// Bytes of the stack of a fiber. Pages that are not touched take no memory.
 const STACK_BYTES: usize = 256 << 10;
-
-/// Why a fiber is suspended.
-pub(crate) enum Pause {
-    /// All threads have started.
-    Idle,
-    /// The thread waits for others, or has failed.
-    Waiting,
-}
-
-pub(crate) type Fiber = Coroutine<(), Pause, Crash>;
 
 /// Fibers that no thread uses.
 #[derive(Default)]

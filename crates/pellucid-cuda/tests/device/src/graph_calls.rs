@@ -8,8 +8,9 @@ use cudarc::driver::sys::{
     CUgraphExecUpdateResult_enum as UpdateResult, CUgraphExecUpdateResultInfo_st, CUgraphNodeType, CUresult,
 };
 
-use crate::device::{Out, Outcome, TestDevice, context_call, put};
-use crate::graphs::{GraphBody, GraphNodeState};
+use crate::interface::{Out, Outcome, put};
+use crate::work::{GraphBody, GraphNodeState};
+use crate::{TestDevice, context_call};
 
 impl TestDevice {
     /// The nodes of a graph.

@@ -8,12 +8,12 @@ use cudarc::driver::sys::{
     CUDA_MEMSET_NODE_PARAMS_st as FillNodeParams, CUmemorytype, CUresult,
 };
 
-use crate::device::{Out, Outcome, TestDevice, context_call, put};
 use crate::graph_calls::list_of;
-use crate::graphs::NodeWork;
+use crate::interface::{Out, Outcome, put};
 use crate::launch::argument_units;
 use crate::launch_calls::LaunchRequest;
-use crate::work::{FillCall, Work};
+use crate::work::{FillCall, NodeWork, Work};
+use crate::{TestDevice, context_call};
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 

@@ -3,12 +3,13 @@
 use std::ffi::c_void;
 use std::rc::Rc;
 
-use crate::device::{Schedule, TestDevice};
+use crate::TestDevice;
 use crate::fibers::{BlockRun, ThreadFault};
+use crate::interface::Schedule;
 use crate::memory::Lifetime;
+use crate::memory::MemoryAccess;
 use crate::modules::KernelCode;
 use crate::reports::FaultKind;
-use crate::work::MemoryAccess;
 
 /// Limits of the device.
 pub(crate) const MAX_THREADS: u32 = 1024;

@@ -5,11 +5,11 @@ use std::rc::Rc;
 
 use cudarc::driver::sys::{CUDA_KERNEL_NODE_PARAMS_v2_st as KernelNodeParams, CUlaunchConfig_st, CUresult};
 
-use crate::device::{TestDevice, context_call};
 use crate::launch::{KernelLaunch, argument_units};
 use crate::modules::KernelCode;
 use crate::reports::FaultKind;
 use crate::work::Work;
+use crate::{TestDevice, context_call};
 
 /// The dimensions and arguments of a launch in the C interface.
 pub(crate) struct LaunchRequest {

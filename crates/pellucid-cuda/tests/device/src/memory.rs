@@ -39,6 +39,15 @@ pub(crate) enum Lifetime {
     Freed,
 }
 
+/// Bytes that a piece of work reads or writes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemoryAccess {
+    pub(crate) address: usize,
+    /// The length, 0 if only the allocation is known.
+    pub(crate) bytes: usize,
+    pub(crate) is_write: bool,
+}
+
 /// One allocation with its margins.
 pub(crate) struct AllocationRecord {
     pub(crate) base: usize,

@@ -5,10 +5,11 @@ use std::rc::Rc;
 
 use cudarc::driver::sys::CUresult;
 
-use crate::device::{LEGACY_STREAM, Out, Outcome, TestDevice, context_call, put, put_optional};
+use crate::interface::{LEGACY_STREAM, Out, Outcome, put, put_optional};
 use crate::memory::{MemoryKind, TOTAL_BYTES};
 use crate::reports::FaultKind;
 use crate::work::{FillCall, Work};
+use crate::{TestDevice, context_call};
 
 impl TestDevice {
     fn allocate(&mut self, bytes: usize, kind: MemoryKind) -> Result<usize, CUresult> {

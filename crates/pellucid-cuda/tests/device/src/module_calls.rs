@@ -7,10 +7,11 @@ use std::rc::Rc;
 use cudarc::driver::sys::{CUfunction_attribute as Attribute, CUresult};
 
 use crate::compiler::KernelSource;
-use crate::device::{Out, Outcome, TestDevice, context_call, put, put_optional};
+use crate::interface::{Out, Outcome, put, put_optional};
 use crate::launch::MAX_THREADS;
 use crate::modules::{FunctionState, LoadedLibrary, ModuleState, SHARED_BYTES, SHARED_BYTES_OPTIN};
 use crate::report_calls::text_of;
+use crate::{TestDevice, context_call};
 
 impl TestDevice {
     fn load_module(&mut self, image: &str) -> Result<usize, CUresult> {

@@ -8,25 +8,11 @@ use std::rc::Rc;
 use cudarc::driver::sys::CUresult;
 
 use crate::fibers::{trap_thread, wait_at_barrier, wait_in_warp};
+use crate::module_info::ModuleInfo;
 
 /// Shared memory of a block with an opt-in, and without.
 pub(crate) const SHARED_BYTES_OPTIN: usize = 232_448;
 pub(crate) const SHARED_BYTES: usize = 48 << 10;
-
-/// `pellucid_module_info` of `device.h`.
-#[repr(C)]
-pub(crate) struct ModuleInfo {
-    pub(crate) thread: *mut [u32; 3],
-    pub(crate) block: *mut [u32; 3],
-    pub(crate) block_dimensions: *mut [u32; 3],
-    pub(crate) grid_dimensions: *mut [u32; 3],
-    pub(crate) dynamic: *mut u8,
-    pub(crate) shared_start: *mut u8,
-    pub(crate) shared_stop: *mut u8,
-    barrier: extern "C" fn(u32, u32, i32) -> u64,
-    warp: extern "C" fn(u32, u32, u32, u64, u32, u32) -> u64,
-    trap: extern "C" fn(u32),
-}
 
 /// `pellucid_kernel_info` of `device.h`.
 #[repr(C)]

@@ -6,9 +6,10 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use cudarc::nvrtc::sys::nvrtcResult;
 
 use crate::compiler::KernelSource;
-use crate::device::{Out, lock_device};
 use crate::graph_calls::list_of;
 use crate::handles::HandleTable;
+use crate::interface::Out;
+use crate::lock_device;
 use crate::report_calls::text_of;
 
 /// A program.

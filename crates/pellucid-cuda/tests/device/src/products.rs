@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use crate::work::MemoryAccess;
+use crate::memory::MemoryAccess;
 
 /// The types of matrix elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

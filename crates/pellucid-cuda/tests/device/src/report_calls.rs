@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-use crate::device::lock_device;
+use crate::lock_device;
 
 /// The text of a C string, empty for a null pointer.
 ///

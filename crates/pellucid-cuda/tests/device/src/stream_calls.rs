@@ -4,9 +4,10 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use cudarc::driver::sys::{CUevent_flags_enum, CUresult, CUstreamCaptureMode, CUstreamCaptureStatus};
 
-use crate::device::{CAPTURE_MODE, LEGACY_STREAM, Out, Outcome, TestDevice, context_call, put, put_optional};
+use crate::interface::{CAPTURE_MODE, LEGACY_STREAM, Out, Outcome, put, put_optional};
 use crate::streams::{EventState, StreamState};
 use crate::work::{HostFunction, Work};
+use crate::{TestDevice, context_call};
 
 impl TestDevice {
     /// The first access to memory that a stream allocates: uses by other streams must be ordered after it.

@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use cudarc::driver::sys::{CUresult, CUstream_flags_enum};
 
+use crate::TestDevice;
 use crate::clocks::VectorClock;
-use crate::device::{LEGACY_STREAM, Outcome, TestDevice};
+use crate::interface::{LEGACY_STREAM, Outcome};
 use crate::reports::FaultKind;
 use crate::work::Work;
 
@@ -223,7 +224,7 @@ impl TestDevice {
     /// The sticky error.
     pub(crate) fn synchronize_all(&mut self) -> Outcome {
         let mut handles = self.streams.handles();
-        if self.settings.schedule != crate::device::Schedule::Ascending {
+        if self.settings.schedule != crate::interface::Schedule::Ascending {
             handles.reverse();
         }
         for stream in handles {

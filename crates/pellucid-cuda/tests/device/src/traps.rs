@@ -3,11 +3,21 @@
 use std::cell::Cell;
 use std::sync::Once;
 
-use corosensei::CoroutineResult;
 use corosensei::trap::CoroutineTrapHandler;
+use corosensei::{Coroutine, CoroutineResult};
 
-use crate::fibers::{Fiber, Pause};
 use crate::reports::FaultKind;
+
+/// Why a fiber is suspended.
+pub(crate) enum Pause {
+    /// All threads have started.
+    Idle,
+    /// The thread waits for others, or has failed.
+    Waiting,
+}
+
+/// A fiber that runs threads. It returns only after a signal.
+pub(crate) type Fiber = Coroutine<(), Pause, Crash>;
 
 /// A signal in a kernel.
 #[derive(Clone, Copy, Debug)]

@@ -1,13 +1,16 @@
-//! A unit of work of a stream or of a graph node, and its accesses to memory.
+//! Work of a stream or of a graph node, and its accesses to memory; the nodes of graphs, which are work again.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
 use std::rc::Rc;
 use std::time::Instant;
 
-use crate::device::TestDevice;
-use crate::graphs::GraphBody;
+use cudarc::driver::sys::{CUgraphExecUpdateResult_enum as UpdateResult, CUgraphNodeType};
+
+use crate::TestDevice;
+
 use crate::launch::KernelLaunch;
-use crate::memory::Lifetime;
+use crate::memory::{Lifetime, MemoryAccess};
 use crate::products::ProductCall;
 use crate::reports::FaultKind;
 
@@ -64,13 +67,28 @@ pub(crate) enum Work {
     Nothing,
 }
 
-/// Bytes that a piece of work reads or writes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct MemoryAccess {
-    pub(crate) address: usize,
-    /// The length, 0 if only the allocation is known.
-    pub(crate) bytes: usize,
-    pub(crate) is_write: bool,
+/// What a node does.
+#[derive(Clone)]
+pub(crate) enum NodeWork {
+    Plain(Work),
+    Child(Rc<GraphBody>),
+    RecordEvent(usize),
+    WaitEvent(usize),
+}
+
+/// A node.
+#[derive(Clone)]
+pub(crate) struct GraphNodeState {
+    pub(crate) work: NodeWork,
+    pub(crate) dependencies: BTreeSet<usize>,
+    /// The handle, once the graph has one.
+    pub(crate) handle: usize,
+}
+
+/// The nodes of a graph by their positions. A destroyed node leaves an empty position.
+#[derive(Clone, Default)]
+pub(crate) struct GraphBody {
+    pub(crate) nodes: Vec<Option<GraphNodeState>>,
 }
 
 impl Work {
@@ -107,6 +125,125 @@ impl Work {
             Self::Free { base } => vec![access(*base, 0, true)],
             Self::Host { .. } | Self::Record { .. } | Self::Wait { .. } | Self::Nothing => Vec::new(),
         }
+    }
+}
+
+impl NodeWork {
+    /// The type of the node. A matrix product is a kernel of the library.
+    pub(crate) fn node_type(&self) -> CUgraphNodeType {
+        match self {
+            Self::Plain(Work::Copy { .. } | Work::Staged { .. }) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMCPY,
+            Self::Plain(Work::Fill(_)) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMSET,
+            Self::Plain(Work::Kernel(_) | Work::Product(_)) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_KERNEL,
+            Self::Plain(Work::Host { .. }) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_HOST,
+            Self::Plain(_) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_EMPTY,
+            Self::Child(_) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_GRAPH,
+            Self::RecordEvent(_) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+            Self::WaitEvent(_) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+        }
+    }
+
+    /// The accesses to memory.
+    pub(crate) fn accesses(&self) -> Vec<MemoryAccess> {
+        match self {
+            Self::Plain(work) => work.accesses(),
+            Self::Child(body) => body.accesses(),
+            Self::RecordEvent(_) | Self::WaitEvent(_) => Vec::new(),
+        }
+    }
+
+    /// The node in a report.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Self::Plain(work) => work.describe(),
+            Self::Child(_) => "a child graph".to_string(),
+            Self::RecordEvent(_) | Self::WaitEvent(_) => "an event".to_string(),
+        }
+    }
+}
+
+impl GraphBody {
+    /// Adds a node and returns its position.
+    pub(crate) fn add(&mut self, work: NodeWork, dependencies: BTreeSet<usize>) -> usize {
+        self.nodes.push(Some(GraphNodeState { work, dependencies, handle: 0 }));
+        self.nodes.len() - 1
+    }
+
+    /// The nodes with their positions.
+    pub(crate) fn present(&self) -> impl Iterator<Item = (usize, &GraphNodeState)> {
+        self.nodes.iter().enumerate().filter_map(|(index, node)| Some((index, node.as_ref()?)))
+    }
+
+    /// The accesses of all nodes.
+    pub(crate) fn accesses(&self) -> Vec<MemoryAccess> {
+        self.present().flat_map(|(_, node)| node.work.accesses()).collect()
+    }
+
+    /// The nodes that some nodes depend on, and those nodes.
+    pub(crate) fn ancestors(&self, of: &[usize]) -> BTreeSet<usize> {
+        let mut found = BTreeSet::new();
+        let mut open = of.to_vec();
+        while let Some(index) = open.pop() {
+            if found.insert(index)
+                && let Some(node) = &self.nodes[index]
+            {
+                open.extend(&node.dependencies);
+            }
+        }
+        found
+    }
+
+    /// The nodes in an order that satisfies the dependencies. Of the nodes that may run, the first or the last one
+    /// runs. `None` for a cycle.
+    pub(crate) fn order(&self, is_descending: bool) -> Option<Vec<usize>> {
+        let mut remaining: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut dependents: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (index, node) in self.present() {
+            remaining.insert(index, node.dependencies.len());
+            for &before in &node.dependencies {
+                dependents.entry(before).or_default().push(index);
+            }
+        }
+        let is_ready = |(index, count): (&usize, &usize)| (*count == 0).then_some(*index);
+        let mut ready: BTreeSet<usize> = remaining.iter().filter_map(is_ready).collect();
+        let mut order = Vec::new();
+        while let Some(index) = if is_descending { ready.pop_last() } else { ready.pop_first() } {
+            order.push(index);
+            for after in dependents.get(&index).into_iter().flatten() {
+                let count = remaining.get_mut(after)?;
+                *count -= 1;
+                if *count == 0 {
+                    ready.insert(*after);
+                }
+            }
+        }
+        (order.len() == remaining.len()).then_some(order)
+    }
+
+    /// Compares two graphs for an update of parameters.
+    pub(crate) fn update_result(&self, new: &GraphBody) -> (UpdateResult, Option<usize>) {
+        let same_positions = self.nodes.len() == new.nodes.len()
+            && self.nodes.iter().zip(&new.nodes).all(|(a, b)| a.is_some() == b.is_some());
+        if !same_positions {
+            return (UpdateResult::CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, None);
+        }
+        for ((index, old), (_, new)) in self.present().zip(new.present()) {
+            if old.work.node_type() != new.work.node_type() {
+                let result = UpdateResult::CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+                return (result, Some(index));
+            }
+            if old.dependencies != new.dependencies {
+                let result = UpdateResult::CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+                return (result, Some(index));
+            }
+            if let (NodeWork::Child(old), NodeWork::Child(new)) = (&old.work, &new.work) {
+                let (result, _) = old.update_result(new);
+                if result != UpdateResult::CU_GRAPH_EXEC_UPDATE_SUCCESS {
+                    return (result, Some(index));
+                }
+            }
+        }
+        (UpdateResult::CU_GRAPH_EXEC_UPDATE_SUCCESS, None)
     }
 }
 
