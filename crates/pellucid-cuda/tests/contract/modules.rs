@@ -131,3 +131,16 @@ fn functions_have_their_static_shared_memory() {
     cuda.launch(kernel, line(1, 96), std::ptr::null_mut(), &[&memory]);
     assert_eq!(cuda.download::<f32>(memory, 2), [95.0, 94.0]);
 }
+
+#[test]
+fn occupancy_is_limited_by_threads_and_shared_memory() {
+    let Some(cuda) = cuda() else { return };
+    let kernel = cuda.kernel("unsigned *a", "a[0] = 1;");
+    let blocks = |threads, shared| {
+        // SAFETY: the pointer is valid for writes, and the function exists.
+        result_of(|blocks| unsafe { sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel, threads, shared) })
+    };
+    assert_eq!(blocks(1024, 0).map(|n| (1..=2).contains(&n)), Ok(true));
+    assert!(blocks(128, 0) > blocks(128, 40 << 10));
+    assert_eq!(blocks(0, 0), Err(CUresult::CUDA_ERROR_INVALID_VALUE));
+}

@@ -170,3 +170,48 @@ fn streams_have_priorities_in_the_range() {
         succeed(sys::cuStreamDestroy_v2(stream));
     }
 }
+
+/// The sum of 64 numbers on a stream of the calling thread, 20 times.
+fn sum_on_own_stream(context: usize, kernel: usize, number: u32) -> Vec<u32> {
+    let mut sums = vec![0; 20];
+    // SAFETY: the context and the kernel exist while the thread runs; the ranges are inside the allocation, and the
+    // kernel has one argument.
+    unsafe {
+        succeed(sys::cuCtxSetCurrent(context as sys::CUcontext));
+        let stream = result_of(|stream| sys::cuStreamCreate(stream, 1)).expect("a stream");
+        let memory = result_of(|pointer| sys::cuMemAlloc_v2(pointer, 256)).expect("memory");
+        for sum in &mut sums {
+            succeed(sys::cuMemsetD32Async(memory, number, 64, stream));
+            let mut list = [(&raw const memory).cast_mut().cast::<c_void>()];
+            let null = std::ptr::null_mut();
+            let kernel = kernel as sys::CUfunction;
+            succeed(sys::cuLaunchKernel(kernel, 1, 1, 1, 64, 1, 1, 0, stream, list.as_mut_ptr(), null));
+            succeed(sys::cuMemcpyDtoHAsync_v2((&raw mut *sum).cast(), memory, 4, stream));
+            succeed(sys::cuStreamSynchronize(stream));
+        }
+        succeed(sys::cuMemFree_v2(memory));
+        succeed(sys::cuStreamDestroy_v2(stream));
+    }
+    sums
+}
+
+#[test]
+fn threads_of_the_host_share_the_device() {
+    let Some(cuda) = cuda() else { return };
+    let body = "__shared__ unsigned t[64];
+        t[threadIdx.x] = a[threadIdx.x];
+        __syncthreads();
+        for (unsigned w = 32; w > 0; w >>= 1) {
+            if (threadIdx.x < w) t[threadIdx.x] += t[threadIdx.x + w];
+            __syncthreads();
+        }
+        if (threadIdx.x == 0) a[0] = t[0];";
+    let kernel = cuda.kernel("unsigned *a", body) as usize;
+    // SAFETY: the pointer is valid for writes.
+    let context = result_of(|context| unsafe { sys::cuCtxGetCurrent(context) }).expect("a context") as usize;
+    let threads: Vec<_> =
+        (1..5).map(|number| std::thread::spawn(move || sum_on_own_stream(context, kernel, number))).collect();
+    for (thread, number) in threads.into_iter().zip(1..5) {
+        assert_eq!(thread.join().expect("the thread does not panic"), [64 * number; 20]);
+    }
+}

@@ -192,3 +192,14 @@ pub(crate) extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
         put(blocks, by_threads.min(by_shared as c_int).min(32))
     })
 }
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    blocks: Out<'_, c_int>,
+    function: usize,
+    threads: c_int,
+    dynamic: usize,
+    _flags: c_uint,
+) -> CUresult {
+    cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, threads, dynamic)
+}
