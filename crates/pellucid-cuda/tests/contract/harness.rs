@@ -19,6 +19,7 @@ pub(crate) struct DeviceSymbols {
     clear: unsafe extern "C" fn(),
     counter: unsafe extern "C" fn(*const c_char) -> u64,
     set: unsafe extern "C" fn(*const c_char, *const c_char) -> c_int,
+    mark: unsafe extern "C" fn(u64, usize, sys::CUstream) -> CUresult,
 }
 
 impl DeviceSymbols {
@@ -31,6 +32,7 @@ impl DeviceSymbols {
                 clear: *library.get(b"pellucid_test_device_clear").ok()?,
                 counter: *library.get(b"pellucid_test_device_counter").ok()?,
                 set: *library.get(b"pellucid_test_device_set").ok()?,
+                mark: *library.get(b"pellucid_test_device_mark").ok()?,
             })
         }
     }
@@ -51,6 +53,12 @@ impl DeviceSymbols {
         let name = CString::new(name).expect("a name without zero bytes");
         // SAFETY: the name is a C string.
         unsafe { (self.counter)(name.as_ptr()) }
+    }
+
+    /// Hands out a part of an allocation, or returns it to its pool.
+    pub(crate) fn mark(&self, pointer: u64, bytes: usize, stream: sys::CUstream) {
+        // SAFETY: the device checks the pointer and the stream.
+        succeed(unsafe { (self.mark)(pointer, bytes, stream) });
     }
 
     /// Changes a setting.

@@ -18,6 +18,7 @@ mod kernels;
 mod launches;
 mod memory;
 mod modules;
+mod pools;
 mod reports;
 mod safe_types;
 mod streams;

@@ -79,7 +79,7 @@ impl TestDevice {
     /// # Errors
     /// An invalidated capture; unsupported work.
     pub(crate) fn capture_work(&mut self, stream: usize, capture: usize, work: Work) -> Outcome {
-        if matches!(work, Work::Free { .. }) {
+        if matches!(work, Work::Free { .. } | Work::Resize { .. }) {
             self.invalidate_capture(capture);
             return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
         }

@@ -34,6 +34,8 @@ pub(crate) enum MemoryKind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lifetime {
     Live,
+    /// Returned to the pool of the program.
+    Pooled,
     /// Freed by work of a stream that has not run.
     FreePending,
     Freed,
@@ -51,7 +53,12 @@ pub(crate) struct MemoryAccess {
 /// One allocation with its margins.
 pub(crate) struct AllocationRecord {
     pub(crate) base: usize,
+    /// The bytes that were allocated.
+    pub(crate) capacity: usize,
+    /// The bytes that may be used by work that is enqueued now: fewer if a pool hands out a part.
     pub(crate) size: usize,
+    /// The bytes that work that runs now may use; 0 for a block that its pool keeps.
+    running_size: usize,
     pub(crate) kind: MemoryKind,
     pub(crate) lifetime: Lifetime,
     pub(crate) history: AccessHistory,
@@ -124,26 +131,30 @@ impl AllocationRecord {
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: the block is allocated as long as the record exists, and initialised by `poison`. Kernels, which
         // write to it, do not run while this borrow of the memory exists.
-        unsafe { std::slice::from_raw_parts(self.base as *const u8, self.size) }
+        unsafe { std::slice::from_raw_parts(self.base as *const u8, self.capacity) }
     }
 
     /// Overwrites the allocation.
     pub(crate) fn write_all(&mut self, bytes: &[u8]) {
-        assert_eq!(bytes.len(), self.size, "a snapshot has the size of its allocation");
+        assert_eq!(bytes.len(), self.capacity, "a snapshot has the size of its allocation");
         // SAFETY: the block is allocated and writable, and the assertion bounds the length.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base as *mut u8, self.size) };
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base as *mut u8, self.capacity) };
     }
 
     /// Checks both margins. Returns the distance of a changed byte from the nearest end of the data, negative before
     /// it, and restores the margins.
     fn take_margin_fault(&self) -> Option<isize> {
+        if self.running_size == 0 {
+            // All bytes of a block in a pool are checked when it is handed out again.
+            return None;
+        }
         let before = first_unpoisoned(self.start, self.base);
-        let after = first_unpoisoned(self.base + self.size, self.end);
+        let after = first_unpoisoned(self.base + self.running_size, self.end);
         let found = after
             .map(|address| (address - self.base) as isize)
             .or(before.map(|address| -((self.base - address) as isize)))?;
         poison(self.start, self.base);
-        poison(self.base + self.size, self.end);
+        poison(self.base + self.running_size, self.end);
         Some(found)
     }
 
@@ -153,7 +164,7 @@ impl AllocationRecord {
             // SAFETY: `start` and `length` describe the mapping, which no record uses any more.
             unsafe { libc::munmap(start as *mut libc::c_void, length) };
         } else {
-            let layout = block_layout(self.size);
+            let layout = block_layout(self.capacity);
             // SAFETY: the block was allocated with the layout of its size, by `allocate_block`.
             unsafe { dealloc(self.start as *mut u8, layout) };
         }
@@ -214,7 +225,9 @@ impl DeviceMemory {
         self.live_bytes += size;
         let record = AllocationRecord {
             base,
+            capacity: size,
             size,
+            running_size: size,
             kind,
             lifetime: Lifetime::Live,
             history: AccessHistory::default(),
@@ -241,7 +254,8 @@ impl DeviceMemory {
 
     /// The record that starts at an address and is not freed.
     pub(crate) fn find_base(&mut self, base: usize) -> Option<&mut AllocationRecord> {
-        self.find_mut(base).filter(|record| record.base == base && record.lifetime == Lifetime::Live)
+        self.find_mut(base)
+            .filter(|record| record.base == base && matches!(record.lifetime, Lifetime::Live | Lifetime::Pooled))
     }
 
     /// Checks that `bytes` bytes from an address are inside a live allocation, and returns its base.
@@ -256,14 +270,16 @@ impl DeviceMemory {
         let is_usable = match record.lifetime {
             Lifetime::Live => true,
             // Work that was enqueued before the free may still run.
-            Lifetime::FreePending => is_running,
+            Lifetime::FreePending | Lifetime::Pooled => is_running,
             Lifetime::Freed => false,
         };
         if !is_usable {
-            let text = format!("{} was freed", record.describe());
+            let state = if record.lifetime == Lifetime::Pooled { "is in its pool" } else { "was freed" };
+            let text = format!("{} {state}", record.describe());
             return Err((FaultKind::UseAfterFree, text));
         }
-        let is_inside = address >= record.base && address + bytes <= record.base + record.size;
+        let limit = if is_running { record.capacity } else { record.size };
+        let is_inside = address >= record.base && address + bytes <= record.base + limit;
         if !is_inside {
             let offset = address as isize - record.base as isize;
             let text = format!("{bytes} bytes at offset {offset} of {}", record.describe());
@@ -280,7 +296,7 @@ impl DeviceMemory {
             return faults;
         };
         record.lifetime = Lifetime::Freed;
-        let (start, size) = (record.start, record.size);
+        let (start, size) = (record.start, record.capacity);
         match record.mapping {
             Some((mapping, length)) => {
                 // SAFETY: the range is the record's own mapping.
@@ -301,7 +317,7 @@ impl DeviceMemory {
     fn evict(&mut self) -> Option<(FaultKind, String)> {
         let start = self.quarantine.pop_front()?;
         let record = self.records.remove(&start)?;
-        self.quarantined_bytes -= record.size;
+        self.quarantined_bytes -= record.capacity;
         let is_written = record.mapping.is_none() && first_unpoisoned(record.start, record.end).is_some();
         let text = format!("{} was written after it was freed", record.describe());
         record.release();
@@ -317,6 +333,19 @@ impl DeviceMemory {
         let offset = record.take_margin_fault()?;
         let text = format!("a write at offset {offset} of {}", record.describe());
         Some((FaultKind::OutOfBounds, text))
+    }
+
+    /// Changes the bytes of an allocation that work that runs from now on may use, 0 if it returns to its pool. All bytes
+    /// become poison. Returns the fault if a block was written while its pool kept it.
+    pub(crate) fn resize_running(&mut self, base: usize, bytes: usize) -> Option<(FaultKind, String)> {
+        let margin_fault = self.margin_fault(base);
+        let record = self.find_mut(base)?;
+        let was_pooled = record.running_size == 0;
+        let is_written = was_pooled && first_unpoisoned(record.start, record.end).is_some();
+        record.running_size = bytes;
+        poison(record.start, record.end);
+        let text = || format!("{} was written after it returned to its pool", record.describe());
+        margin_fault.or_else(|| is_written.then(|| (FaultKind::UseAfterFree, text())))
     }
 
     /// Checks the margins of all allocations.

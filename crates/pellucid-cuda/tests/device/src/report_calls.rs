@@ -2,7 +2,11 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-use crate::lock_device;
+use cudarc::driver::sys::CUresult;
+
+use crate::memory::Lifetime;
+use crate::work::Work;
+use crate::{context_call, lock_device};
 
 /// The text of a C string, empty for a null pointer.
 ///
@@ -75,4 +79,27 @@ pub(crate) unsafe extern "C" fn pellucid_test_device_set(name: *const c_char, va
     // SAFETY: the clause *C string* is the caller's for both pointers.
     let (name, value) = unsafe { (text_of(name), text_of(value)) };
     c_int::from(lock_device().settings.set(name, value))
+}
+
+/// Tells that a pool of the program hands out `bytes` bytes of an allocation on a stream, or takes it back (0 bytes). Its
+/// bytes become poison in the order of the stream, bytes beyond `bytes` are a margin, and uses while it is in the pool
+/// are reported. The allocation is not changed while the stream captures. Returns an error of the driver.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pellucid_test_device_mark(pointer: usize, bytes: usize, stream: usize) -> CUresult {
+    context_call(|device| {
+        let record = device.memory.find_base(pointer).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        if bytes > record.capacity {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        if device.stream(stream)?.capture.is_some() {
+            return Ok(());
+        }
+        device.enqueue(stream, Work::Resize { base: pointer, bytes })?;
+        let record = device.memory.find_base(pointer).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        (record.lifetime, record.size) = match bytes {
+            0 => (Lifetime::Pooled, record.capacity),
+            _ => (Lifetime::Live, bytes),
+        };
+        Ok(())
+    })
 }

@@ -180,8 +180,10 @@ impl TestDevice {
             dropped.extend(state.queue.drain(..));
         }
         for work in dropped {
-            if let Work::Free { base } = work {
-                self.free_now(base);
+            match work {
+                Work::Free { base } => self.free_now(base),
+                Work::Resize { base, bytes } => drop(self.memory.resize_running(base, bytes)),
+                _ => {}
             }
         }
     }

@@ -64,6 +64,11 @@ pub(crate) enum Work {
     Free {
         base: usize,
     },
+    /// Changes the used bytes of a block of a pool.
+    Resize {
+        base: usize,
+        bytes: usize,
+    },
     Nothing,
 }
 
@@ -103,6 +108,7 @@ impl Work {
             Self::Host { .. } => "a host function".to_string(),
             Self::Graph(_) => "a graph".to_string(),
             Self::Free { .. } => "a free".to_string(),
+            Self::Resize { .. } => "a change of a pool".to_string(),
             Self::Record { .. } | Self::Wait { .. } | Self::Nothing => "an event".to_string(),
         }
     }
@@ -122,7 +128,7 @@ impl Work {
             }
             Self::Product(product) => product.accesses(),
             Self::Graph(body) => body.accesses(),
-            Self::Free { base } => vec![access(*base, 0, true)],
+            Self::Free { base } | Self::Resize { base, .. } => vec![access(*base, 0, true)],
             Self::Host { .. } | Self::Record { .. } | Self::Wait { .. } | Self::Nothing => Vec::new(),
         }
     }
@@ -289,6 +295,12 @@ impl TestDevice {
             self.free_now(*base);
             return;
         }
+        if let Work::Resize { base, bytes } = work {
+            if let Some((kind, text)) = self.memory.resize_running(*base, *bytes) {
+                self.reports.report(kind, text);
+            }
+            return;
+        }
         if self.reports.check().is_err() {
             return;
         }
@@ -316,7 +328,7 @@ impl TestDevice {
                 }
             }
             Work::Wait { stream, position } => self.drain(*stream, *position),
-            Work::Free { .. } | Work::Nothing => {}
+            Work::Free { .. } | Work::Resize { .. } | Work::Nothing => {}
         }
     }
 
