@@ -144,3 +144,24 @@ fn occupancy_is_limited_by_threads_and_shared_memory() {
     assert!(blocks(128, 0) > blocks(128, 40 << 10));
     assert_eq!(blocks(0, 0), Err(CUresult::CUDA_ERROR_INVALID_VALUE));
 }
+
+#[test]
+fn modules_have_their_own_types_and_shared_memory() {
+    let Some(cuda) = cuda() else { return };
+    let kernel = |length: usize| {
+        let kernel = kernel_text(
+            "kernel",
+            "float *a, Values v",
+            &format!("__shared__ float t[{length}]; t[{0}] = v.x[{0}]; a[0] = t[{0}];", length - 1),
+        );
+        let module = cuda.module(&format!("struct Values {{ float x[{length}]; }};\n{kernel}"));
+        cuda.function(module, "kernel").expect("the kernel exists")
+    };
+    // Both modules are loaded at the same time.
+    let (short, long) = (kernel(2), kernel(6));
+    let memory = cuda.memory(4);
+    cuda.launch(long, line(1, 1), std::ptr::null_mut(), &[&memory, &[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0]]);
+    assert_eq!(cuda.download::<f32>(memory, 1), [6.0]);
+    cuda.launch(short, line(1, 1), std::ptr::null_mut(), &[&memory, &[1.0_f32, 2.0]]);
+    assert_eq!(cuda.download::<f32>(memory, 1), [2.0]);
+}

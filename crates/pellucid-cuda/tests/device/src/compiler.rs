@@ -97,13 +97,18 @@ fn header_folder() -> std::io::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Options for the instructions of this processor that single operations of a GPU need.
-fn processor_options() -> Vec<&'static str> {
+/// Options for the instructions of this processor that single operations of a GPU need, and for this compiler.
+fn host_options() -> Vec<&'static str> {
+    let mut options = Vec::new();
+    // Unique symbols of GCC would be shared by all modules, and modules would stay loaded.
+    if COMPILER.1.contains("Free Software Foundation") {
+        options.push("-fno-gnu-unique");
+    }
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("fma") && std::arch::is_x86_feature_detected!("avx2") {
-        return vec!["-mfma", "-mavx2", "-mpopcnt"];
+        options.extend(["-mfma", "-mavx2", "-mpopcnt"]);
     }
-    Vec::new()
+    options
 }
 
 /// Replaces `extern __shared__ T name[];` by a pointer to the dynamic shared memory. Lines are kept.
@@ -164,7 +169,7 @@ impl KernelSource {
     /// The messages of the compiler, in the form of NVRTC.
     pub(crate) fn compile(&self) -> Result<(PathBuf, bool), String> {
         let (compiler, version) = &*COMPILER;
-        let hash = hash_of((self, HEADERS, OPTIONS, processor_options(), version));
+        let hash = hash_of((self, HEADERS, OPTIONS, host_options(), version));
         let path = cache_folder().join(format!("{hash:032x}.so"));
         if path.exists() {
             return Ok((path, false));
@@ -174,7 +179,7 @@ impl KernelSource {
         let temporary = path.with_extension(format!("{}.{:?}.new", std::process::id(), std::thread::current().id()));
         let mut child = Command::new(compiler)
             .args(OPTIONS)
-            .args(processor_options())
+            .args(host_options())
             .args(["-nodefaultlibs", "-Wl,-Bsymbolic", "-Wl,--hash-style=gnu", "-include"])
             .arg(folder.join("device.h"))
             .arg("-I")

@@ -91,6 +91,8 @@ template <class T> struct pellucid_kind<T *> { enum { value = 2 }; };
 template <unsigned... I> struct pellucid_indices {};
 template <unsigned N, unsigned... I> struct pellucid_count : pellucid_count<N - 1, N - 1, I...> {};
 template <unsigned... I> struct pellucid_count<0, I...> { typedef pellucid_indices<I...> list; };
+// Names of a text are its own: an unnamed namespace keeps the symbols of two modules apart.
+namespace {
 template <class... A> struct pellucid_arguments {
     static constexpr unsigned count = sizeof...(A);
     static constexpr pellucid_parameter parameters[sizeof...(A) + 1] = {
@@ -100,6 +102,7 @@ template <class... A> struct pellucid_arguments {
     static inline void call(void (*kernel)(A...), void **a, pellucid_indices<I...>) { kernel(*(A *)a[I]...); }
 };
 template <class... A> constexpr pellucid_arguments<A...> pellucid_signature(void (*)(A...)) { return {}; }
+}
 #define TEST_ENTRY(name) \
     static void pellucid_call_##name(void **a) { \
         typedef decltype(pellucid_signature(&name)) signature; \

@@ -335,8 +335,8 @@ impl DeviceMemory {
         Some((FaultKind::OutOfBounds, text))
     }
 
-    /// Changes the bytes of an allocation that work that runs from now on may use, 0 if it returns to its pool. All bytes
-    /// become poison. Returns the fault if a block was written while its pool kept it.
+    /// Changes the bytes of an allocation that work that runs from now on may use, 0 if it returns to its pool. All
+    /// bytes become poison. Returns the fault if a block was written while its pool kept it.
     pub(crate) fn resize_running(&mut self, base: usize, bytes: usize) -> Option<(FaultKind, String)> {
         let margin_fault = self.margin_fault(base);
         let record = self.find_mut(base)?;

@@ -81,9 +81,9 @@ pub(crate) unsafe extern "C" fn pellucid_test_device_set(name: *const c_char, va
     c_int::from(lock_device().settings.set(name, value))
 }
 
-/// Tells that a pool of the program hands out `bytes` bytes of an allocation on a stream, or takes it back (0 bytes). Its
-/// bytes become poison in the order of the stream, bytes beyond `bytes` are a margin, and uses while it is in the pool
-/// are reported. The allocation is not changed while the stream captures. Returns an error of the driver.
+/// Tells that a pool of the program hands out `bytes` bytes of an allocation on a stream, or takes it back (0 bytes).
+/// Its bytes become poison in the order of the stream, bytes beyond `bytes` are a margin, and uses while it is in the
+/// pool are reported. The allocation is not changed while the stream captures. Returns an error of the driver.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn pellucid_test_device_mark(pointer: usize, bytes: usize, stream: usize) -> CUresult {
     context_call(|device| {
