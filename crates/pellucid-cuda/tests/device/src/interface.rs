@@ -1,0 +1,106 @@
+//! The types of results in the C interface, the settings, and the state of threads.
+
+use std::cell::Cell;
+use std::mem::MaybeUninit;
+
+use cudarc::driver::sys::{CUresult, CUstreamCaptureMode};
+
+/// The result of a driver call.
+pub(crate) type Outcome = Result<(), CUresult>;
+
+/// A pointer to a result of the caller, which may be null. The C interface of CUDA promises that it is null or valid
+/// for writes.
+pub(crate) type Out<'a, T> = Option<&'a mut MaybeUninit<T>>;
+
+/// The handle of the one context.
+pub(crate) const CONTEXT: usize = 0x3fff_0000;
+
+/// The legacy default stream.
+pub(crate) const LEGACY_STREAM: usize = 0;
+
+/// The order of threads, blocks and graph nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Schedule {
+    Ascending,
+    Descending,
+    /// Both, from the same memory, whose results are compared.
+    Both,
+}
+
+/// The settings and their values without a choice.
+const DEFAULTS: [(&str, &str); 4] =
+    [("schedule", "both"), ("streams", "lazy"), ("memory", "margins"), ("arguments", "counted")];
+
+/// What tests choose.
+pub(crate) struct Settings {
+    pub(crate) schedule: Schedule,
+    /// Work runs when it is enqueued, not when it is waited for.
+    pub(crate) is_eager: bool,
+    /// New allocations end at a page that cannot be accessed.
+    pub(crate) has_guards: bool,
+    /// The array of arguments ends with a null pointer, which a launch checks.
+    pub(crate) has_terminated_arguments: bool,
+}
+
+impl Settings {
+    /// The settings of the environment: `PELLUCID_TEST_DEVICE_SCHEDULE`, `_STREAMS`, `_MEMORY` and `_ARGUMENTS`.
+    pub(crate) fn from_environment() -> Self {
+        let mut settings =
+            Self { schedule: Schedule::Both, is_eager: false, has_guards: false, has_terminated_arguments: false };
+        for (name, _) in DEFAULTS {
+            settings.set_default(name);
+        }
+        settings
+    }
+
+    /// Sets the value of the environment, or the one of `DEFAULTS`.
+    fn set_default(&mut self, name: &str) -> bool {
+        let Some((_, default)) = DEFAULTS.iter().find(|(known, _)| *known == name) else {
+            return false;
+        };
+        let variable = format!("PELLUCID_TEST_DEVICE_{}", name.to_uppercase());
+        let value = std::env::var(variable).ok().filter(|value| value != "default");
+        self.set(name, value.as_deref().unwrap_or(default))
+    }
+
+    /// Changes one setting. Returns false for unknown names and values.
+    pub(crate) fn set(&mut self, name: &str, value: &str) -> bool {
+        match (name, value) {
+            (_, "default") => return self.set_default(name),
+            ("schedule", "ascending") => self.schedule = Schedule::Ascending,
+            ("schedule", "descending") => self.schedule = Schedule::Descending,
+            ("schedule", "both") => self.schedule = Schedule::Both,
+            ("streams", "lazy" | "eager") => self.is_eager = value == "eager",
+            ("memory", "margins" | "guards") => self.has_guards = value == "guards",
+            ("arguments", "counted" | "terminated") => {
+                self.has_terminated_arguments = value == "terminated";
+            }
+            _ => return false,
+        }
+        true
+    }
+}
+
+thread_local! {
+    /// The current context of this thread.
+    pub(crate) static CURRENT_CONTEXT: Cell<usize> = const { Cell::new(0) };
+    /// How strictly this thread's calls respect captures (`cuThreadExchangeStreamCaptureMode`).
+    pub(crate) static CAPTURE_MODE: Cell<CUstreamCaptureMode> =
+        const { Cell::new(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL) };
+}
+
+/// Writes a result.
+///
+/// # Errors
+/// An invalid value if the pointer is null.
+pub(crate) fn put<T>(out: Out<'_, T>, value: T) -> Outcome {
+    out.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?.write(value);
+    Ok(())
+}
+
+/// Writes a result that the caller may not want.
+pub(crate) fn put_optional<T>(out: Out<'_, T>, value: T) {
+    if let Some(out) = out {
+        out.write(value);
+    }
+}
