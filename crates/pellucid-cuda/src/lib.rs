@@ -4,7 +4,40 @@
 //! and cuBLASLt (`libcublasLt`), which computes large matrix products. A program that is built with this crate runs on
 //! machines without them.
 //!
+//! Most users need the crate `pellucid`. [`CudaDriver`] opens devices; [`Cuda`] runs kernels. The kernels, and everything
+//! about a device except the calls of CUDA, are in the crate `pellucid-gpu`.
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | `driver` | [`CudaDriver`]: the devices of this machine |
+//! | `api` | [`CudaApi`]: the calls of CUDA for `pellucid-gpu` |
+//! | `context` | `Context`: a device with its context, its stream and its errors |
+//! | `memory` | [`CudaMemory`]: device memory; pinned host memory |
+//! | `language` | [`CudaCpp`]: kernels in CUDA C++ |
+//! | `compiler` | [`CudaKernel`]: compiled kernels, and the folder that keeps them |
+//! | `launch` | arguments of kernels |
+//! | `graph` | [`PreparedGraph`]: the dispatches of a plan as one CUDA graph |
+//! | `event` | [`Event`]: a point in the work of the stream |
+//!
 //! Tests run without a GPU on a test device that provides the same libraries; `docs/cuda.md` describes it.
+
+mod api;
+mod compiler;
+mod context;
+mod driver;
+mod event;
+mod graph;
+mod language;
+mod launch;
+mod memory;
+
+pub use api::CudaApi;
+pub use compiler::CudaKernel;
+pub use driver::{Cuda, CudaDriver};
+pub use event::Event;
+pub use graph::PreparedGraph;
+pub use language::CudaCpp;
+pub use memory::CudaMemory;
 
 /// Returns true if the driver, NVRTC and cuBLASLt can be loaded.
 ///

@@ -64,4 +64,4 @@ pub use failure::DeviceFailure;
 pub use shader::languages::check_translations;
 pub use shader::wgsl::Wgsl;
 pub use shader::{BindingUse, KernelFeatures, KernelSource, Language, LibraryFunction, WORKGROUP, WorkgroupArray};
-pub use status::{NO_FAILURE, STATUS_WORDS, status_words};
+pub use status::{NO_FAILURE, OPERATION as STATUS_OPERATION, STATUS_WORDS, status_words};

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 pub const STATUS_WORDS: usize = 8;
 
 /// The word that is 0 while no check has failed, and the number of the failed operation otherwise.
-pub(crate) const OPERATION: usize = 0;
+pub const OPERATION: usize = 0;
 /// The word with the flat position of the first index out of bounds in the array that is being checked, or
 /// `0xffffffff`.
 pub(crate) const POSITION: usize = 1;

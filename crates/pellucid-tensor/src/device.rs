@@ -40,6 +40,8 @@ static CPU: OpenDevice =
 
 /// The GPU drivers of this build.
 static BUILT_IN: &[&dyn Driver] = &[
+    #[cfg(feature = "cuda")]
+    &pellucid_cuda::CudaDriver,
     #[cfg(feature = "wgpu")]
     &pellucid_wgpu::WgpuDriver,
 ];
@@ -75,14 +77,14 @@ impl Registry {
         }
         let mut gpus = self.drivers().filter(|driver| driver.kind() == DeviceKind::Gpu);
         let driver = gpus.clone().find(|driver| driver.is_available()).or_else(|| gpus.next());
-        driver.ok_or_else(|| unavailable(name, "this build has no GPU backend; the feature `wgpu` adds one"))
+        driver.ok_or_else(|| unavailable(name, "this build has no GPU backend; the features `cuda` and `wgpu` add one"))
     }
 
     /// Lists the backends of this build for an error message.
     fn describe_drivers(&self) -> String {
         let names = self.drivers().map(|driver| format!(", `{}`", driver.name())).collect::<String>();
         let has_gpu = self.drivers().any(|driver| driver.kind() == DeviceKind::Gpu);
-        let need = if has_gpu { "" } else { " and need the feature `wgpu`" };
+        let need = if has_gpu { "" } else { " and need the feature `cuda` or `wgpu`" };
         format!("this build has the backends `cpu`{names}; GPUs are named \"gpu\"{need}")
     }
 

@@ -53,7 +53,8 @@
 //! | `distributions` | no | the module `distributions` |
 //! | `tensorboard` | no | `train::TensorBoard` |
 //! | `serve` | no | the server of the example `serve` |
-//! | `wgpu` | no | GPUs |
+//! | `cuda` | no | GPUs of NVIDIA, by CUDA |
+//! | `wgpu` | no | GPUs, by Vulkan, Metal or Direct3D 12 |
 #![forbid(unsafe_code)]
 
 pub use pellucid_data as data;

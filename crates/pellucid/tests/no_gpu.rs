@@ -1,5 +1,5 @@
 //! Devices of a build without a GPU backend. The other tests register one, so this is a separate binary.
-#![cfg(not(feature = "wgpu"))]
+#![cfg(not(any(feature = "cuda", feature = "wgpu")))]
 
 use pellucid::{Device, Error};
 

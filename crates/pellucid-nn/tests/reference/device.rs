@@ -1,5 +1,5 @@
 //! Other devices: the backend of an example, most of whose kernels run on the CPU, so the bits are the same; and with
-//! the feature `wgpu` a GPU, whose results are compared within a tolerance.
+//! the features `cuda` and `wgpu` a GPU, whose results are compared within a tolerance.
 
 use pellucid_tensor::{DType, Device, Tensor};
 use std::sync::Once;
@@ -14,10 +14,12 @@ pub(crate) fn toy() -> Device {
     "toy:0".parse().expect("a registered device must be found")
 }
 
-/// Returns the first GPU of the feature `wgpu`, if there is one.
+/// Returns the first GPU of the backends of this build, if there is one.
 pub(crate) fn gpu() -> Option<Device> {
-    let found = "wgpu".parse::<Device>();
-    let is_required = cfg!(feature = "wgpu") && std::env::var("PELLUCID_REQUIRE_GPU").is_ok();
+    let found = "gpu".parse::<Device>();
+    let is_required = |variable: &str| std::env::var(variable).is_ok();
+    let is_required = cfg!(feature = "wgpu") && is_required("PELLUCID_REQUIRE_GPU")
+        || cfg!(feature = "cuda") && is_required("PELLUCID_REQUIRE_CUDA");
     assert!(!is_required || found.is_ok(), "a GPU is required: {found:?}");
     found.ok()
 }

@@ -10,7 +10,7 @@ use crate::data::Case;
 use crate::differences;
 use crate::index::{Level, RejectedCall, Sample};
 use crate::steps;
-#[cfg(feature = "wgpu")]
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
 use pellucid::Device;
 use pellucid::{DType, Error, GradOptions, Tensor, capture_local, grad, jvp, lazy, ops};
 use std::cell::RefCell;
@@ -27,7 +27,7 @@ enum Engine {
     /// Captured: the entire sample is recorded as one step and launched.
     Captured,
     /// Like `Eager`, with all tensors on a device.
-    #[cfg(feature = "wgpu")]
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
     On(Device),
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn sample(binding: &Binding, case: &Case, sample: &Sample) -> Vec<(&'
             Engine::Eager => check.eager(),
             Engine::Deferred => lazy(|| check.eager()),
             Engine::Captured => check.captured(),
-            #[cfg(feature = "wgpu")]
+            #[cfg(any(feature = "cuda", feature = "wgpu"))]
             Engine::On(_) => check.eager(),
         });
         let verdict = values.and_then(|values| {
@@ -130,7 +130,7 @@ pub(crate) fn sample(binding: &Binding, case: &Case, sample: &Sample) -> Vec<(&'
 }
 
 /// Checks a sample in single precision with all tensors on a device.
-#[cfg(feature = "wgpu")]
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
 pub(crate) fn sample_on(device: Device, binding: &Binding, case: &Case, sample: &Sample) -> Result<(), String> {
     let run = RunConfig { name: "f32 on the device", engine: Engine::On(device), ..SINGLE };
     guarded(|| SampleCheck { binding, case, sample, run }.eager().map(drop))
@@ -253,7 +253,7 @@ impl<'a> SampleCheck<'a> {
                 // A copy, because a call may write into its arguments.
                 let copied = ops::copy(&self.cast(tensor)?).map_err(to_message)?;
                 let leaf = if self.run.strided { strided(&copied).map_err(to_message)? } else { copied };
-                #[cfg(feature = "wgpu")]
+                #[cfg(any(feature = "cuda", feature = "wgpu"))]
                 let leaf = match self.run.engine {
                     Engine::On(device) => leaf.try_to(device).map_err(to_message)?,
                     _ => leaf,

@@ -67,7 +67,7 @@ fn operations_agree_with_the_data() {
 
 /// Runs the same samples in single precision on the first GPU, deferred. Some operations run partly on the CPU;
 /// `docs/wgpu.md` lists them.
-#[cfg(feature = "wgpu")]
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
 #[test]
 #[ignore = "compiles several thousand shaders"]
 fn operations_agree_with_the_data_on_a_gpu() {

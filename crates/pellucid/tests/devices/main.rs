@@ -33,13 +33,17 @@ fn pinned(values: &[f32], device: Device) -> Tensor {
     Tensor::from(values).to(device)
 }
 
-/// Returns the GPUs of this index: two toy devices, one of which defers its kernels, and a device of `wgpu`. Without an
-/// adapter, the `wgpu` device is omitted, unless `PELLUCID_REQUIRE_GPU` is 1.
+/// Returns the GPUs of this index: two toy devices, one of which defers its kernels, and the devices of `wgpu` and
+/// `cuda`. A device that the machine does not have is omitted, unless the variable of its driver requires it.
 fn gpus(index: usize) -> Vec<Device> {
-    let gpu = format!("wgpu:{index}").parse::<Device>();
-    if let Err(error) = &gpu {
-        let required = std::env::var("PELLUCID_REQUIRE_GPU").is_ok_and(|value| value == "1");
-        assert!(!required || cfg!(not(feature = "wgpu")), "PELLUCID_REQUIRE_GPU is 1, but {error}");
-    }
-    [toy(2 * index), toy(2 * index + 1)].into_iter().chain(gpu).collect()
+    let real = [("wgpu", "PELLUCID_REQUIRE_GPU"), ("cuda", "PELLUCID_REQUIRE_CUDA")].map(|(driver, variable)| {
+        let device = format!("{driver}:{index}").parse::<Device>();
+        if let Err(error) = &device {
+            let is_built = cfg!(feature = "wgpu") && driver == "wgpu" || cfg!(feature = "cuda") && driver == "cuda";
+            let is_required = std::env::var(variable).is_ok_and(|value| value == "1");
+            assert!(!is_required || !is_built, "{variable} is 1, but {error}");
+        }
+        device
+    });
+    [toy(2 * index), toy(2 * index + 1)].into_iter().chain(real.into_iter().flatten()).collect()
 }

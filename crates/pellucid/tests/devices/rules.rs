@@ -20,8 +20,8 @@ fn devices_are_found_by_name() {
     let (first, second) = (toy(0), toy(1));
     assert_eq!("cpu".parse::<Device>().unwrap(), Device::cpu());
     assert_eq!("cpu:0".parse::<Device>().unwrap(), Device::cpu());
-    // With the feature `wgpu`, an adapter of the machine may come first.
-    if cfg!(not(feature = "wgpu")) {
+    // With the feature `cuda` or `wgpu`, a GPU of the machine may come first.
+    if cfg!(not(any(feature = "cuda", feature = "wgpu"))) {
         assert_eq!("gpu".parse::<Device>().unwrap(), first);
         assert_eq!("gpu:1".parse::<Device>().unwrap(), second);
         assert_eq!((Device::gpu().unwrap(), Device::best()), (first, first));
@@ -55,7 +55,7 @@ fn devices_are_given_and_compared_by_name() {
         assert!(matches!(x.try_to_(name), Err(Error::DeviceUnavailable { .. })), "{name}");
         assert!(matches!(Linear::new(1, 1).to(name), Err(Error::DeviceUnavailable { .. })), "{name}");
     }
-    if cfg!(not(feature = "wgpu")) {
+    if cfg!(not(any(feature = "cuda", feature = "wgpu"))) {
         assert!(first == "gpu" && first == "gpu:0" && second == "gpu:1" && second != "gpu");
     }
     let moved = Tensor::from([1.0f32]);

@@ -1,5 +1,5 @@
-//! Rows on other devices. Most kernels of the example backend run on the CPU, so its bits are equal. With the feature
-//! `wgpu`, the results of a GPU are compared within a tolerance.
+//! Rows on other devices. Most kernels of the example backend run on the CPU, so its bits are equal. With the features
+//! `cuda` and `wgpu`, the results of a GPU are compared within a tolerance.
 
 use super::data::{operands, operands_on, values};
 use super::driver::Report;
@@ -23,7 +23,7 @@ pub fn toy(index: usize) -> Device {
 enum Agreement {
     Bits,
     /// Relative to the largest element of the result, or to the size of the intermediate values if that is larger.
-    #[cfg(feature = "wgpu")]
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
     Within {
         relative: f64,
         scale: f64,
@@ -32,10 +32,7 @@ enum Agreement {
 
 /// Returns the GPUs on which all values are compared with the reference.
 pub fn gpus() -> Vec<Device> {
-    #[cfg(feature = "wgpu")]
-    return "wgpu".parse().into_iter().collect();
-    #[cfg(not(feature = "wgpu"))]
-    vec![]
+    ["wgpu", "cuda"].iter().filter_map(|name| name.parse().ok()).collect()
 }
 
 /// Checks whether the forward pass of a row in `f32` runs kernels on the CPU, for every GPU, against the list in the
@@ -80,7 +77,7 @@ pub fn check_device(row: &Row, case: &Case, report: &mut Report) -> Result<()> {
     check_on(toy(0), Agreement::Bits, row, case, report)?;
     report.section("pins", |report| check_pins(row, case, report));
     report.section(toy(1), |report| check_on(toy(1), Agreement::Bits, row, case, report));
-    #[cfg(feature = "wgpu")]
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
     for gpu in gpus() {
         let near = Agreement::Within { relative: 1e-5, scale: case.scale.max(row.scale) };
         report.section(gpu, |report| check_on(gpu, near, row, case, report));
@@ -174,7 +171,7 @@ impl Agreement {
     fn holds(self, got: &Tensor, expected: &Tensor) -> bool {
         match self {
             Agreement::Bits => bits(got) == bits(expected),
-            #[cfg(feature = "wgpu")]
+            #[cfg(any(feature = "cuda", feature = "wgpu"))]
             Agreement::Within { relative, scale } => {
                 let (got, expected) = (values(got), values(expected));
                 let largest = expected.iter().filter(|v| v.is_finite()).fold(scale, |m, v| m.max(v.abs()));

@@ -1,9 +1,9 @@
 //! Max pooling.
 
+use crate::backend::TestBackend;
 use crate::harness::{PairedArray, Rng, TestLayout, Tolerance, device, run_both};
 use pellucid_ir::DType;
 use pellucid_ir::kernel::{Kernel, Pool, PoolPart, PoolWindows, Window};
-use pellucid_wgpu::Wgpu;
 
 const fn window(size: [usize; 3], stride: [usize; 3], dilation: [usize; 3], before: [usize; 3]) -> Window {
     Window { size, stride, dilation, before }
@@ -53,7 +53,7 @@ fn adaptive_windows_match_the_cpu() {
 
 /// Compares the maxima of random elements, their positions and the gradients. A kernel that both backends reject
 /// passes.
-fn compare(gpu: &Wgpu, rng: &mut Rng, shape: &[usize], outputs: [usize; 3], windows: PoolWindows, dtype: DType) {
+fn compare(gpu: &TestBackend, rng: &mut Rng, shape: &[usize], outputs: [usize; 3], windows: PoolWindows, dtype: DType) {
     let kernel = |part| Kernel::Pool(Pool { windows, part });
     let x = PairedArray::new(gpu, shape, dtype, TestLayout::ALL[rng.below(5)], || rng.value());
     let to: Vec<usize> = shape[..shape.len() - 3].iter().copied().chain(outputs).collect();

@@ -1,17 +1,17 @@
 //! Recurrent layers and their gradients.
 
+use crate::backend::TestBackend;
 use crate::harness::{PairedArray, Rng, TestLayout, Tolerance, device, run_both};
 use pellucid_cpu::Cpu;
 use pellucid_ir::backend::{Backend, View};
 use pellucid_ir::kernel::{Kernel, Recurrent, RecurrentPart, RnnMode};
 use pellucid_ir::{DType, Error, Scalar};
-use pellucid_wgpu::Wgpu;
 
 /// The sizes T (steps), N (sequences), H (hidden units) and P (projected states).
 type RecurrentShape = [usize; 4];
 
 /// Makes the contents on the device equal to those on the CPU.
-fn copy_from_cpu(gpu: &Wgpu, arrays: &[PairedArray]) {
+fn copy_from_cpu(gpu: &TestBackend, arrays: &[PairedArray]) {
     for array in arrays {
         gpu.upload(&array.bytes(gpu)[0], &array.gpu).unwrap();
     }

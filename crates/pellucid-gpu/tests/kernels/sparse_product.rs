@@ -1,14 +1,14 @@
 //! Products of sparse matrices.
 
+use crate::backend::TestBackend;
 use crate::harness::{PairedArray, Rng, TestLayout, Tolerance, device, run_both};
 use pellucid_cpu::Cpu;
 use pellucid_ir::backend::Backend;
 use pellucid_ir::kernel::{Kernel, SparseProduct};
 use pellucid_ir::{DType, Error, Scalar, Shape};
-use pellucid_wgpu::Wgpu;
 
 /// Returns random starts, columns and weights. Row i has `terms[i]` terms.
-fn matrix(gpu: &Wgpu, rng: &mut Rng, terms: &[usize], width: usize, dtype: DType) -> [PairedArray; 3] {
+fn matrix(gpu: &TestBackend, rng: &mut Rng, terms: &[usize], width: usize, dtype: DType) -> [PairedArray; 3] {
     let mut ends = [0].iter().chain(terms).scan(0, |end, terms| {
         *end += terms;
         Some(Scalar::Int(*end as i64))

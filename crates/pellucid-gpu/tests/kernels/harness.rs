@@ -1,21 +1,21 @@
 //! Arrays on the CPU and on the device under test, and comparisons of results.
 
+use crate::backend::{REQUIRED, TestBackend, open};
 use pellucid_cpu::Cpu;
 use pellucid_ir::backend::{Backend, OperandMeta, Storage, Support, View};
 use pellucid_ir::formula::{InstructionOperand, Load, Op, Program, Step, Store, Uniform, UniformSource};
 use pellucid_ir::kernel::{Kernel, Map};
 use pellucid_ir::{Compute, DType, Element, Layout, Result, Scalar, Shape, bf16, f16};
-use pellucid_wgpu::{Wgpu, WgpuDriver};
 use std::sync::{Arc, OnceLock};
 
-/// Returns the device under test, or `None` if the machine has no adapter and none is required.
-pub(crate) fn device() -> Option<&'static Wgpu> {
-    static DEVICE: OnceLock<Option<Wgpu>> = OnceLock::new();
-    let opened = DEVICE.get_or_init(|| match WgpuDriver.open_device(0) {
+/// Returns the device under test, or `None` if the machine has none and none is required.
+pub(crate) fn device() -> Option<&'static TestBackend> {
+    static DEVICE: OnceLock<Option<TestBackend>> = OnceLock::new();
+    let opened = DEVICE.get_or_init(|| match open(0) {
         Ok(device) => Some(device),
         Err(error) => {
-            let required = std::env::var("PELLUCID_REQUIRE_GPU").is_ok_and(|value| value == "1");
-            assert!(!required, "PELLUCID_REQUIRE_GPU is 1, but {error}");
+            let required = std::env::var(REQUIRED).is_ok_and(|value| value == "1");
+            assert!(!required, "{REQUIRED} is 1, but {error}");
             eprintln!("skipped: {error}");
             None
         }
@@ -140,7 +140,7 @@ fn decode(bytes: &[u8], dtype: DType) -> Scalar {
 impl PairedArray {
     /// Creates an array whose memory, gaps included, contains the values that `value` returns.
     pub(crate) fn new(
-        gpu: &Wgpu,
+        gpu: &TestBackend,
         shape: impl Into<Shape>,
         dtype: DType,
         layout: TestLayout,
@@ -153,12 +153,12 @@ impl PairedArray {
     }
 
     /// Creates a row-major array of `values`.
-    pub(crate) fn of<T: Element>(gpu: &Wgpu, shape: impl Into<Shape>, values: &[T]) -> PairedArray {
+    pub(crate) fn of<T: Element>(gpu: &TestBackend, shape: impl Into<Shape>, values: &[T]) -> PairedArray {
         let bytes: Vec<u8> = values.iter().flat_map(|v| encode(v.to_scalar(), T::DTYPE)).collect();
         PairedArray::from_bytes(gpu, &bytes, Layout::contiguous(shape.into()), T::DTYPE)
     }
 
-    pub(crate) fn from_bytes(gpu: &Wgpu, bytes: &[u8], layout: Layout, dtype: DType) -> PairedArray {
+    pub(crate) fn from_bytes(gpu: &TestBackend, bytes: &[u8], layout: Layout, dtype: DType) -> PairedArray {
         let (on_cpu, on_gpu) = (Cpu.storage(bytes.len()).unwrap(), gpu.storage(bytes.len()).unwrap());
         Cpu.upload(bytes, &on_cpu).unwrap();
         gpu.upload(bytes, &on_gpu).unwrap();
@@ -179,7 +179,7 @@ impl PairedArray {
     }
 
     /// Returns all bytes of the storage on the CPU and on the device.
-    pub(crate) fn bytes(&self, gpu: &Wgpu) -> [Vec<u8>; 2] {
+    pub(crate) fn bytes(&self, gpu: &TestBackend) -> [Vec<u8>; 2] {
         let size = self.cpu.buffer().bytes();
         let (mut a, mut b) = (vec![0; size], vec![0; size]);
         Cpu.download(&self.cpu, 0, &mut a).unwrap();
@@ -188,13 +188,13 @@ impl PairedArray {
     }
 
     /// Returns the elements of the entire storage on the device.
-    pub(crate) fn device_values<T: Element>(&self, gpu: &Wgpu) -> Vec<T> {
+    pub(crate) fn device_values<T: Element>(&self, gpu: &TestBackend) -> Vec<T> {
         T::from_bytes(&self.bytes(gpu)[1])
     }
 
     /// Asserts that the storages agree, even in the elements that the array does not contain.
     #[track_caller]
-    pub(crate) fn assert_same(&self, gpu: &Wgpu, tolerance: Tolerance, context: &str) {
+    pub(crate) fn assert_same(&self, gpu: &TestBackend, tolerance: Tolerance, context: &str) {
         let size = self.dtype.size();
         let [cpu, device] = self.bytes(gpu);
         let worst = (0..cpu.len() / size).find(|&i| {
@@ -241,7 +241,7 @@ impl Tolerance {
 }
 
 /// Returns true if the device runs a map. The shapes of its operands make no difference.
-pub(crate) fn is_native_map(gpu: &Wgpu, kernel: &Kernel) -> bool {
+pub(crate) fn is_native_map(gpu: &TestBackend, kernel: &Kernel) -> bool {
     let Kernel::Map(Map { program, .. }) = kernel else { panic!("{kernel:?} must be a map") };
     let layout = &Layout::contiguous([1].into());
     let inputs = program.inputs.iter().map(|input| OperandMeta { layout, dtype: input.storage });
@@ -250,14 +250,19 @@ pub(crate) fn is_native_map(gpu: &Wgpu, kernel: &Kernel) -> bool {
 }
 
 /// Returns true if the device runs a kernel with these operands.
-pub(crate) fn is_native(gpu: &Wgpu, kernel: &Kernel, inputs: &[&PairedArray], outputs: &[&PairedArray]) -> bool {
+pub(crate) fn is_native(gpu: &TestBackend, kernel: &Kernel, inputs: &[&PairedArray], outputs: &[&PairedArray]) -> bool {
     let [inputs, outputs] = [inputs, outputs].map(|arrays| arrays.iter().map(|a| a.on_gpu()).collect::<Vec<_>>());
     let [inputs, outputs] = [&inputs, &outputs].map(|views| views.iter().map(OperandMeta::from).collect::<Vec<_>>());
     gpu.support(kernel, &inputs, &outputs) == Support::Native
 }
 
 /// Runs a kernel on both backends. Asserts that it is native.
-pub(crate) fn run_both(gpu: &Wgpu, kernel: &Kernel, inputs: &[&PairedArray], outputs: &[&PairedArray]) -> Result<()> {
+pub(crate) fn run_both(
+    gpu: &TestBackend,
+    kernel: &Kernel,
+    inputs: &[&PairedArray],
+    outputs: &[&PairedArray],
+) -> Result<()> {
     assert!(is_native(gpu, kernel, inputs, outputs), "{kernel:?} must be native");
     let cpu_inputs: Vec<View<'_>> = inputs.iter().map(|a| a.on_cpu()).collect();
     let cpu_outputs: Vec<View<'_>> = outputs.iter().map(|a| a.on_cpu()).collect();

@@ -1,0 +1,230 @@
+//! [`CudaApi`]: the calls of CUDA.
+
+use crate::compiler::CudaKernel;
+use crate::context::Context;
+use crate::event::Event;
+use crate::graph::PreparedGraph;
+use crate::language::CudaCpp;
+use crate::launch::{Arguments, ParameterMemory, launch};
+use crate::memory::{CudaMemory, PinnedWords};
+use cudarc::driver::sys::{self, CUresult};
+use pellucid_gpu::{
+    AtomicCounters, ComputeApi, DeviceFailure, DeviceLimits, DispatchBatch, KernelSource, NO_FAILURE, OptionalFeatures,
+    PARAMETER_BYTES, PlannedDispatches, STATUS_OPERATION, STATUS_WORDS,
+};
+use pellucid_ir::Result;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The maximum number of workgroups along the second axis of a grid.
+const MAX_GROUPS: usize = 65_535;
+
+/// The maximum number of buffers of a kernel.
+const MAX_BINDINGS: usize = 64;
+
+/// A device of CUDA.
+pub struct CudaApi {
+    context: Arc<Context>,
+    status: Arc<StatusMemory>,
+    /// The parameters of a batch of dispatches, for kernels that do not receive them by value.
+    parameters: CudaMemory,
+}
+
+/// The status of a device.
+pub(crate) struct StatusMemory {
+    context: Arc<Context>,
+    pub(crate) memory: CudaMemory,
+    /// The copy of the status for the host.
+    pub(crate) copy: PinnedWords<STATUS_WORDS>,
+}
+
+/// The index of a word of the status that no kernel writes, so it is 0 on the device.
+const UNUSED: usize = STATUS_WORDS - 1;
+
+impl StatusMemory {
+    /// The size of the status in bytes.
+    pub(crate) const BYTES: usize = 4 * STATUS_WORDS;
+
+    fn new(context: &Arc<Context>) -> Result<StatusMemory> {
+        let memory = CudaMemory::allocate(context, StatusMemory::BYTES)?;
+        Ok(StatusMemory { context: context.clone(), memory, copy: PinnedWords::new(context)? })
+    }
+
+    /// Marks the words on the host as old, before a copy of the status is submitted.
+    pub(crate) fn expect_copy(&self) {
+        [STATUS_OPERATION, UNUSED].into_iter().for_each(|word| self.copy.write(word, u32::MAX));
+    }
+
+    /// Waits for the copy, and returns the status. Work after the copy may still be running.
+    ///
+    /// A graph cannot tell the host that one of its nodes is done, so the host reads the words until they change.
+    fn wait(&self) -> Result<[u32; STATUS_WORDS]> {
+        loop {
+            let words = self.copy.read();
+            if (words[STATUS_OPERATION], words[UNUSED]) == (0, 0) {
+                return Ok(words);
+            }
+            // SAFETY: the stream is valid as long as the context.
+            match unsafe { sys::cuStreamQuery(self.context.stream()) } {
+                CUresult::CUDA_ERROR_NOT_READY => std::hint::spin_loop(),
+                // A failed check has several words, which the copy may write one by one.
+                result => return self.context.check("status", result).map(|()| self.copy.read()),
+            }
+        }
+    }
+}
+
+impl CudaApi {
+    /// Opens device `index`.
+    ///
+    /// # Errors
+    /// [`Error::DeviceUnavailable`](pellucid_ir::Error::DeviceUnavailable) if the driver cannot create a context.
+    pub(crate) fn open(index: usize, name: String) -> Result<CudaApi> {
+        let context = Arc::new(Context::open(index, name)?);
+        let status = StatusMemory::new(&context)?;
+        let parameters = CudaMemory::allocate(&context, PARAMETER_BYTES)?;
+        let api = CudaApi { context, status: Arc::new(status), parameters };
+        api.reset_status()?;
+        Ok(api)
+    }
+
+    /// Copies the status to the host.
+    fn copy_status(&self) -> Result<()> {
+        let (context, status) = (&self.context, &self.status);
+        status.expect_copy();
+        let (to, from) = (status.copy.address(), status.memory.address());
+        // SAFETY: both buffers have the size of the status, and live as long as the device, whose destruction waits for
+        // the stream.
+        let result = unsafe { sys::cuMemcpyDtoHAsync_v2(to, from, StatusMemory::BYTES, context.stream()) };
+        context.check("status", result)
+    }
+}
+
+impl ComputeApi for CudaApi {
+    type Language = CudaCpp;
+    type Memory = CudaMemory;
+    type Kernel = CudaKernel;
+    type Prepared = PreparedGraph;
+    type Submission = ();
+    type Timer = Event;
+
+    fn adapter(&self) -> &str {
+        &self.context.adapter
+    }
+
+    fn is_software(&self) -> bool {
+        false
+    }
+
+    fn limits(&self) -> DeviceLimits {
+        // Words have indices of 32 bits.
+        let buffer_bytes = self.context.total_memory.min(4 * u32::MAX as usize) & !15;
+        DeviceLimits { bindings: MAX_BINDINGS, groups: MAX_GROUPS, buffer_bytes, parameter_alignment: 16 }
+    }
+
+    fn optional_features(&self) -> OptionalFeatures {
+        // The language has its own conversions of `f16`.
+        OptionalFeatures { subgroups: true, f16: false }
+    }
+
+    fn failure(&self) -> &DeviceFailure {
+        &self.context.failure
+    }
+
+    fn counters(&self) -> &AtomicCounters {
+        &self.context.counters
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<CudaMemory> {
+        CudaMemory::allocate(&self.context, bytes)
+    }
+
+    fn write(&self, to: &CudaMemory, offset: usize, bytes: &[u8]) -> Result<()> {
+        let context = &self.context;
+        context.enter()?;
+        let to = to.address() + offset as u64;
+        // SAFETY: the range is within the buffer (the contract of this method). The driver has copied pageable host
+        // memory when it returns.
+        let result = unsafe { sys::cuMemcpyHtoDAsync_v2(to, bytes.as_ptr().cast(), bytes.len(), context.stream()) };
+        context.check("upload", result)
+    }
+
+    fn read(&self, from: &CudaMemory, range: Range<usize>, receive: impl FnOnce(&[u8])) -> Result<()> {
+        let context = &self.context;
+        context.enter()?;
+        let mut bytes = vec![0u8; range.len()];
+        let from = from.address() + range.start as u64;
+        // SAFETY: the range is within the buffer (the contract of this method), and `bytes` is not read before the
+        // stream is done.
+        let result =
+            unsafe { sys::cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), from, bytes.len(), context.stream()) };
+        // Also after an error, the copy must not run when `bytes` is freed.
+        let done = context.synchronize();
+        context.check("download", result).and(done)?;
+        receive(&bytes);
+        Ok(())
+    }
+
+    fn wait(&self) -> Result<()> {
+        self.context.synchronize()
+    }
+
+    fn compile(&self, op: &'static str, text: &str, source: &KernelSource<'_>) -> Result<CudaKernel> {
+        CudaKernel::new(&self.context, op, text, source)
+    }
+
+    fn submit(&self, batch: DispatchBatch<'_, CudaKernel, CudaMemory>, copies_status: bool) -> Result<()> {
+        let context = &self.context;
+        context.enter()?;
+        context.counters.submissions.add(1);
+        context.counters.dispatches.add(batch.dispatches.len());
+        if batch.dispatches.iter().any(|dispatch| !dispatch.kernel.passes_values) {
+            self.write(&self.parameters, 0, batch.parameters)?;
+        }
+        let parameters = ParameterMemory { bytes: batch.parameters, address: self.parameters.address() };
+        for dispatch in batch.dispatches {
+            let buffers = batch.memory[dispatch.memory.clone()].iter().map(CudaMemory::address);
+            let (kernel, status) = (&*dispatch.kernel, self.status.memory.address());
+            let arguments = Arguments::new(kernel, parameters, dispatch.offset, status, buffers);
+            // SAFETY: *Context*: it is current. *Arguments*: they are those of the kernel, and memory is freed in the
+            // order of the stream.
+            let result = unsafe { launch(kernel, &arguments, dispatch.groups, context.stream()) };
+            context.check("submit", result)?;
+        }
+        if copies_status { self.copy_status() } else { Ok(()) }
+    }
+
+    fn prepare(&self, plan: PlannedDispatches<CudaKernel, CudaMemory>) -> Result<PreparedGraph> {
+        PreparedGraph::new(&self.context, &self.status, plan, |memory, bytes| self.write(memory, 0, bytes))
+    }
+
+    fn launch(&self, prepared: &mut PreparedGraph, slots: &[Option<CudaMemory>]) -> Result<Option<()>> {
+        self.context.failure.check()?;
+        prepared.launch(slots)?;
+        self.context.counters.submissions.add(1);
+        self.context.counters.dispatches.add(prepared.len());
+        Ok(prepared.has_checks().then_some(()))
+    }
+
+    fn read_status(&self, (): ()) -> Result<[u32; STATUS_WORDS]> {
+        self.status.wait()
+    }
+
+    fn reset_status(&self) -> Result<()> {
+        self.write(&self.status.memory, 0, &NO_FAILURE.map(u32::to_ne_bytes).concat())
+    }
+
+    fn start_timer(&self) -> Result<Option<Event>> {
+        let start = Event::new(&self.context)?;
+        start.record()?;
+        Ok(Some(start))
+    }
+
+    fn stop_timer(&self, start: Event) -> Result<Duration> {
+        let end = Event::new(&self.context)?;
+        end.record()?;
+        end.synchronize()?;
+        start.elapsed_until(&end)
+    }
+}

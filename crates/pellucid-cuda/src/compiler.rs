@@ -1,0 +1,210 @@
+//! [`CudaKernel`]: a compiled kernel. NVRTC compiles its text; compiled code is kept in a folder.
+
+use crate::context::Context;
+use crate::language::{KERNEL, passes_values};
+use cudarc::driver::sys::{self, CUresult};
+use cudarc::nvrtc::sys::{self as nvrtc, nvrtcResult};
+use pellucid_gpu::KernelSource;
+use pellucid_ir::{Error, Result};
+use std::ffi::{CString, c_char};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::ptr::{null, null_mut};
+use std::sync::Arc;
+use std::{env, fs, process};
+
+/// The variable with the folder of compiled kernels.
+const CACHE_VARIABLE: &str = "PELLUCID_CUDA_CACHE";
+
+/// A compiled kernel, loaded into a context.
+pub struct CudaKernel {
+    context: Arc<Context>,
+    module: sys::CUmodule,
+    function: sys::CUfunction,
+    /// The number of words of the parameters.
+    pub(crate) parameter_words: usize,
+    /// Whether the parameters are passed by value.
+    pub(crate) passes_values: bool,
+    /// The number of buffers.
+    pub(crate) bindings: usize,
+}
+
+// SAFETY: the driver's calls are thread-safe, and the handles are valid until the kernel is dropped.
+unsafe impl Send for CudaKernel {}
+// SAFETY: as above.
+unsafe impl Sync for CudaKernel {}
+
+impl CudaKernel {
+    /// Compiles the kernel `op` with this text, or reads its code from the folder of compiled kernels.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] with the messages of the compiler if it rejects the text; the errors of the device.
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        op: &'static str,
+        text: &str,
+        source: &KernelSource<'_>,
+    ) -> Result<CudaKernel> {
+        let options = options(context.architecture);
+        let cached = CachedCode::new(text, &options);
+        let code = match cached.as_ref().and_then(CachedCode::read) {
+            Some(code) => code,
+            None => {
+                let code = compile(op, text, &options)?;
+                if let Some(cached) = &cached {
+                    cached.write(&code);
+                }
+                code
+            }
+        };
+        context.enter()?;
+        let (mut module, mut function) = (null_mut(), null_mut());
+        // SAFETY: the pointer to the result is valid for a write, and the code is complete: it has the length that NVRTC
+        // or the file states, and the driver rejects other contents.
+        context.check(op, unsafe { sys::cuModuleLoadData(&raw mut module, code.as_ptr().cast()) })?;
+        let name = CString::new(KERNEL).unwrap_or_default();
+        // SAFETY: the pointer to the result is valid for a write, and the name is a C string.
+        let found = unsafe { sys::cuModuleGetFunction(&raw mut function, module, name.as_ptr()) };
+        let (context, parameter_words) = (context.clone(), source.parameter_words);
+        let (passes_values, bindings) = (passes_values(source), source.bindings.len());
+        let kernel = CudaKernel { context, module, function, parameter_words, passes_values, bindings };
+        kernel.context.check(op, found)?;
+        kernel.context.counters.pipelines.add(1);
+        Ok(kernel)
+    }
+
+    /// Returns the function for launches.
+    pub(crate) fn function(&self) -> sys::CUfunction {
+        self.function
+    }
+}
+
+impl Drop for CudaKernel {
+    fn drop(&mut self) {
+        if self.context.enter().is_ok() {
+            // SAFETY: the module was loaded into this context, and is unloaded once. The driver waits for kernels of the
+            // module that still run.
+            let _ = unsafe { sys::cuModuleUnload(self.module) };
+        }
+    }
+}
+
+/// Returns the options of the compiler. Without `--fmad`, a product and a sum are contracted nowhere, so results have the
+/// bits of the CPU.
+fn options(architecture: u32) -> Vec<String> {
+    vec![format!("--gpu-architecture=sm_{architecture}"), "--fmad=false".into(), "--std=c++17".into()]
+}
+
+/// A program of NVRTC.
+struct Program(nvrtc::nvrtcProgram);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: the program was created and is destroyed once.
+        let _ = unsafe { nvrtc::nvrtcDestroyProgram(&raw mut self.0) };
+    }
+}
+
+/// Compiles a text and returns the code for the device.
+fn compile(op: &'static str, text: &str, options: &[String]) -> Result<Vec<u8>> {
+    let failed = |what: String| Error::invalid(op, format!("NVRTC cannot compile a kernel: {what}"));
+    let checked = |result: nvrtcResult| match result {
+        nvrtcResult::NVRTC_SUCCESS => Ok(()),
+        error => Err(failed(format!("{error:?}"))),
+    };
+    let has_zero = |_| failed("the text contains a zero byte".into());
+    let text = CString::new(text).map_err(has_zero)?;
+    let options = options.iter().map(|option| CString::new(&**option).map_err(has_zero)).collect::<Result<Vec<_>>>()?;
+    let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
+    let mut program = Program(null_mut());
+    // SAFETY: the pointer to the result is valid for a write, and the text and the name are C strings. There are no
+    // headers.
+    checked(unsafe {
+        nvrtc::nvrtcCreateProgram(&raw mut program.0, text.as_ptr(), c"kernel.cu".as_ptr(), 0, null(), null())
+    })?;
+    // SAFETY: the options are C strings, which live until the end of this function.
+    let compiled = unsafe { nvrtc::nvrtcCompileProgram(program.0, options.len() as i32, options.as_ptr()) };
+    if compiled != nvrtcResult::NVRTC_SUCCESS {
+        return Err(failed(log(&program)));
+    }
+    let mut size = 0;
+    // SAFETY: the pointer to the result is valid for a write.
+    checked(unsafe { nvrtc::nvrtcGetCUBINSize(program.0, &raw mut size) })?;
+    let mut code = vec![0u8; size];
+    // SAFETY: the buffer has the size that NVRTC has returned.
+    checked(unsafe { nvrtc::nvrtcGetCUBIN(program.0, code.as_mut_ptr().cast()) })?;
+    Ok(code)
+}
+
+/// Returns the messages of the compiler.
+fn log(program: &Program) -> String {
+    let mut size = 0;
+    // SAFETY: the pointer to the result is valid for a write.
+    if unsafe { nvrtc::nvrtcGetProgramLogSize(program.0, &raw mut size) } != nvrtcResult::NVRTC_SUCCESS {
+        return "without a message".into();
+    }
+    let mut text = vec![0u8; size];
+    // SAFETY: the buffer has the size that NVRTC has returned.
+    let _ = unsafe { nvrtc::nvrtcGetProgramLog(program.0, text.as_mut_ptr().cast()) };
+    String::from_utf8_lossy(&text).trim_end_matches('\0').to_string()
+}
+
+/// The file with the compiled code of a text.
+///
+/// The file contains the key, which is the text with everything else on which the code depends, and the code. A file
+/// with another key is not used, so equal hashes do no harm. Files appear complete: they are written under another name
+/// first.
+struct CachedCode {
+    path: PathBuf,
+    key: Vec<u8>,
+}
+
+impl CachedCode {
+    /// Returns the file for a text, or `None` if there is no folder for it.
+    fn new(text: &str, options: &[String]) -> Option<CachedCode> {
+        let folder = cache_folder()?;
+        let (mut major, mut minor, mut driver) = (0, 0, 0);
+        // SAFETY: the pointers to the results are valid for writes.
+        let versions =
+            unsafe { (nvrtc::nvrtcVersion(&raw mut major, &raw mut minor), sys::cuDriverGetVersion(&raw mut driver)) };
+        if versions != (nvrtcResult::NVRTC_SUCCESS, CUresult::CUDA_SUCCESS) {
+            return None;
+        }
+        let key = format!("{}\nNVRTC {major}.{minor}, driver {driver}\n{text}", options.join(" ")).into_bytes();
+        let mut hasher = DefaultHasher::new();
+        key.hash(&mut hasher);
+        Some(CachedCode { path: folder.join(format!("{:016x}.cubin", hasher.finish())), key })
+    }
+
+    /// Returns the code, if the file exists and has the key.
+    fn read(&self) -> Option<Vec<u8>> {
+        let contents = fs::read(&self.path).ok()?;
+        let code = contents.strip_prefix(&(self.key.len() as u64).to_le_bytes())?.strip_prefix(&*self.key)?;
+        Some(code.to_vec())
+    }
+
+    /// Writes the file. An error is no failure: the text is compiled again.
+    fn write(&self, code: &[u8]) {
+        let contents = [&(self.key.len() as u64).to_le_bytes(), &*self.key, code].concat();
+        let temporary = self.path.with_extension(format!("{}.part", process::id()));
+        let written =
+            self.path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&temporary, contents));
+        if written.and_then(|()| fs::rename(&temporary, &self.path)).is_err() {
+            let _ = fs::remove_file(&temporary);
+        }
+    }
+}
+
+/// Returns the folder of compiled kernels: the value of [`CACHE_VARIABLE`], or a folder of the user's caches. An empty
+/// value turns the cache off.
+fn cache_folder() -> Option<PathBuf> {
+    if let Some(folder) = env::var_os(CACHE_VARIABLE) {
+        return Some(PathBuf::from(folder)).filter(|folder| !folder.as_os_str().is_empty());
+    }
+    let base = |variable: &str, folder: &str| {
+        let base = env::var_os(variable).filter(|value| !value.is_empty())?;
+        Some(Path::new(&base).join(folder))
+    };
+    let caches = base("XDG_CACHE_HOME", "").or_else(|| base("HOME", ".cache")).or_else(|| base("LOCALAPPDATA", ""))?;
+    Some(caches.join("pellucid").join("cuda"))
+}

@@ -1,0 +1,63 @@
+//! [`Event`]: a point in the work of the stream.
+
+use crate::context::Context;
+use cudarc::driver::sys;
+use pellucid_ir::Result;
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An event of a context, which measures time.
+pub struct Event {
+    context: Arc<Context>,
+    event: sys::CUevent,
+}
+
+// SAFETY: the driver's calls are thread-safe, and the handle is valid until the event is dropped.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// Creates an event.
+    pub(crate) fn new(context: &Arc<Context>) -> Result<Event> {
+        context.enter()?;
+        let mut event = null_mut();
+        // SAFETY: the pointer to the result is valid for a write.
+        context.check("event", unsafe { sys::cuEventCreate(&raw mut event, 0) })?;
+        Ok(Event { context: context.clone(), event })
+    }
+
+    /// Records the event after the work that was submitted before.
+    pub(crate) fn record(&self) -> Result<()> {
+        self.context.enter()?;
+        // SAFETY: the event and the stream belong to the current context.
+        self.context.check("event", unsafe { sys::cuEventRecord(self.event, self.context.stream()) })
+    }
+
+    /// Waits until the work before the last record is done.
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        self.context.enter()?;
+        // SAFETY: the event belongs to the current context.
+        self.context.check("event", unsafe { sys::cuEventSynchronize(self.event) })
+    }
+
+    /// Returns the device time between this event and a later one. Both are recorded and done.
+    pub(crate) fn elapsed_until(&self, end: &Event) -> Result<Duration> {
+        self.context.enter()?;
+        let mut milliseconds: f32 = 0.0;
+        // SAFETY: the pointer to the result is valid for a write, and the events belong to the current context.
+        let result = unsafe { sys::cuEventElapsedTime_v2(&raw mut milliseconds, self.event, end.event) };
+        self.context.check("event", result)?;
+        Ok(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if self.context.enter().is_ok() {
+            // SAFETY: the event was created in this context and is destroyed once.
+            let _ = unsafe { sys::cuEventDestroy_v2(self.event) };
+        }
+    }
+}

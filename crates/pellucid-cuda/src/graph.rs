@@ -1,0 +1,251 @@
+//! [`PreparedGraph`]: the dispatches of a plan as one CUDA graph.
+//!
+//! Every dispatch is a kernel node with the node before it as its dependency, so the graph runs the plan in its order. A
+//! node after the last check copies the status to the host, which reads it while the device runs the rest of the graph. The graph is instantiated and uploaded in the first
+//! launch. Every other launch is one call of the driver, unless the memory of a slot has changed: the arguments of the
+//! nodes that use the slot are then set again.
+
+use crate::api::StatusMemory;
+use crate::compiler::CudaKernel;
+use crate::context::Context;
+use crate::launch::{Arguments, ParameterMemory, node_parameters};
+use crate::memory::CudaMemory;
+use cudarc::driver::sys::{self, CUdeviceptr};
+use pellucid_gpu::{PlanBuffer, PlannedDispatch, PlannedDispatches};
+use pellucid_ir::Result;
+use std::ptr::{null, null_mut};
+use std::sync::Arc;
+
+/// The dispatches of a plan and the graph that runs them.
+pub struct PreparedGraph {
+    context: Arc<Context>,
+    status: Arc<StatusMemory>,
+    dispatches: Vec<PlannedDispatch<CudaKernel>>,
+    /// The number of dispatches up to the last check.
+    checked: usize,
+    /// The parameters of all dispatches on the host, and on the device if a kernel reads them there.
+    parameters: Vec<u8>,
+    parameter_memory: Option<CudaMemory>,
+    scratch: Vec<CudaMemory>,
+    graph: Option<Graph>,
+}
+
+/// An instantiated graph.
+struct Graph {
+    context: Arc<Context>,
+    graph: sys::CUgraph,
+    executable: sys::CUgraphExec,
+    /// The node of every dispatch.
+    nodes: Vec<sys::CUgraphNode>,
+    /// The addresses of the slots in the arguments of the nodes.
+    slots: Vec<Option<CUdeviceptr>>,
+}
+
+// SAFETY: the driver's calls are thread-safe, and the handles are valid until the graph is dropped.
+unsafe impl Send for Graph {}
+
+impl PreparedGraph {
+    /// Keeps the dispatches of a plan, and copies their parameters to the device if a kernel reads them there.
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        status: &Arc<StatusMemory>,
+        plan: PlannedDispatches<CudaKernel, CudaMemory>,
+        write: impl FnOnce(&CudaMemory, &[u8]) -> Result<()>,
+    ) -> Result<PreparedGraph> {
+        let PlannedDispatches { dispatches, checked, mut parameters, window, scratch } = plan;
+        parameters.resize(parameters.len() + window, 0);
+        let parameter_memory = match dispatches.iter().all(|dispatch| dispatch.kernel.passes_values) {
+            true => None,
+            false => Some(CudaMemory::allocate(context, parameters.len())?),
+        };
+        if let Some(memory) = &parameter_memory {
+            write(memory, &parameters)?;
+        }
+        let (context, status) = (context.clone(), status.clone());
+        Ok(PreparedGraph { context, status, dispatches, checked, parameters, parameter_memory, scratch, graph: None })
+    }
+
+    /// Returns true if the plan has checks.
+    pub(crate) fn has_checks(&self) -> bool {
+        self.checked > 0
+    }
+
+    /// Returns the number of dispatches.
+    pub(crate) fn len(&self) -> usize {
+        self.dispatches.len()
+    }
+
+    /// Launches the graph with this memory of the slots.
+    pub(crate) fn launch(&mut self, slots: &[Option<CudaMemory>]) -> Result<()> {
+        if self.dispatches.is_empty() {
+            return Ok(());
+        }
+        let is_bound = |graph: &Graph| {
+            let addresses = slots.iter().map(|slot| slot.as_ref().map(CudaMemory::address));
+            graph.slots.iter().copied().eq(addresses)
+        };
+        if !self.graph.as_ref().is_some_and(is_bound) {
+            let slots: Vec<Option<CUdeviceptr>> =
+                slots.iter().map(|slot| slot.as_ref().map(CudaMemory::address)).collect();
+            match self.graph.take() {
+                None => self.graph = Some(self.instantiate(slots)?),
+                // A graph whose arguments could not be set is dropped.
+                Some(graph) => self.graph = Some(self.rebind(graph, slots)?),
+            }
+        }
+        let Some(graph) = &self.graph else { return Ok(()) };
+        if self.has_checks() {
+            self.status.expect_copy();
+        }
+        // SAFETY: the graph and the stream belong to one context. The slots are allocated, and memory is freed in the
+        // order of the stream.
+        self.context.check("launch", unsafe { sys::cuGraphLaunch(graph.executable, self.context.stream()) })
+    }
+
+    /// Returns the arguments of a dispatch with the slots at these addresses.
+    fn arguments(&self, dispatch: &PlannedDispatch<CudaKernel>, slots: &[Option<CUdeviceptr>]) -> Arguments<'_> {
+        let address = self.parameter_memory.as_ref().map_or(0, CudaMemory::address);
+        let parameters = ParameterMemory { bytes: &self.parameters, address };
+        let buffers = dispatch.buffers.iter().map(|buffer| match *buffer {
+            PlanBuffer::Slot(k) => slots[k].unwrap_or_default(),
+            PlanBuffer::Scratch(k) => self.scratch[k].address(),
+        });
+        Arguments::new(&dispatch.kernel, parameters, dispatch.offset, self.status.memory.address(), buffers)
+    }
+
+    /// Builds the graph with the slots at these addresses, and uploads it.
+    fn instantiate(&self, slots: Vec<Option<CUdeviceptr>>) -> Result<Graph> {
+        let context = &self.context;
+        context.enter()?;
+        let mut graph = Graph::new(context)?;
+        let mut previous = null_mut();
+        for (k, dispatch) in self.dispatches.iter().enumerate() {
+            let node = self.arguments(dispatch, &slots).with_pointers(|pointers| {
+                graph.add_kernel(previous, &node_parameters(&dispatch.kernel, dispatch.groups, pointers))
+            })?;
+            graph.nodes.push(node);
+            previous = node;
+            if k + 1 == self.checked {
+                previous = graph.add_status_copy(previous, &self.status)?;
+            }
+        }
+        graph.slots = slots;
+        graph.upload()?;
+        Ok(graph)
+    }
+
+    /// Sets the arguments of the nodes whose slots have moved to other addresses.
+    fn rebind(&self, mut graph: Graph, slots: Vec<Option<CUdeviceptr>>) -> Result<Graph> {
+        self.context.enter()?;
+        for (dispatch, &node) in self.dispatches.iter().zip(&graph.nodes) {
+            let has_moved = |buffer: &PlanBuffer| match *buffer {
+                PlanBuffer::Slot(k) => graph.slots[k] != slots[k],
+                PlanBuffer::Scratch(_) => false,
+            };
+            if dispatch.buffers.iter().any(has_moved) {
+                self.arguments(dispatch, &slots).with_pointers(|pointers| {
+                    let parameters = node_parameters(&dispatch.kernel, dispatch.groups, pointers);
+                    // SAFETY: the node belongs to the graph, and the driver copies the parameters and the arguments.
+                    // Launches that were submitted before keep their arguments.
+                    let result = unsafe {
+                        sys::cuGraphExecKernelNodeSetParams_v2(graph.executable, node, &raw const parameters)
+                    };
+                    self.context.check("launch", result)
+                })?;
+            }
+        }
+        graph.slots = slots;
+        Ok(graph)
+    }
+}
+
+impl Graph {
+    /// Creates an empty graph.
+    fn new(context: &Arc<Context>) -> Result<Graph> {
+        let mut graph = null_mut();
+        // SAFETY: the pointer to the result is valid for a write.
+        context.check("prepare", unsafe { sys::cuGraphCreate(&raw mut graph, 0) })?;
+        let (executable, nodes, slots) = (null_mut(), Vec::new(), Vec::new());
+        Ok(Graph { context: context.clone(), graph, executable, nodes, slots })
+    }
+
+    /// Adds a kernel that runs after the node `previous`, if it is not null.
+    fn add_kernel(
+        &mut self,
+        previous: sys::CUgraphNode,
+        parameters: &sys::CUDA_KERNEL_NODE_PARAMS,
+    ) -> Result<sys::CUgraphNode> {
+        let mut node = null_mut();
+        let count = usize::from(!previous.is_null());
+        // SAFETY: the pointer to the result is valid for a write, and `previous` is a node of the graph. The driver
+        // copies the parameters and the arguments to which they point.
+        let result =
+            unsafe { sys::cuGraphAddKernelNode_v2(&raw mut node, self.graph, &raw const previous, count, parameters) };
+        self.context.check("prepare", result)?;
+        Ok(node)
+    }
+
+    /// Adds a copy of the status to the host after the node `previous`, and returns its node.
+    fn add_status_copy(&mut self, previous: sys::CUgraphNode, status: &StatusMemory) -> Result<sys::CUgraphNode> {
+        let copy = sys::CUDA_MEMCPY3D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcZ: 0,
+            srcLOD: 0,
+            srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            srcHost: null(),
+            srcDevice: status.memory.address(),
+            srcArray: null_mut(),
+            reserved0: null_mut(),
+            srcPitch: 0,
+            srcHeight: 0,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstZ: 0,
+            dstLOD: 0,
+            dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
+            dstHost: status.copy.address(),
+            dstDevice: 0,
+            dstArray: null_mut(),
+            reserved1: null_mut(),
+            dstPitch: 0,
+            dstHeight: 0,
+            WidthInBytes: StatusMemory::BYTES,
+            Height: 1,
+            Depth: 1,
+        };
+        let (mut node, context) = (null_mut(), self.context.raw());
+        // SAFETY: the pointer to the result is valid for a write, `previous` is a node of the graph, and the memory of
+        // the status lives as long as the graph, which is owned by a `PreparedGraph`.
+        let result = unsafe {
+            sys::cuGraphAddMemcpyNode(&raw mut node, self.graph, &raw const previous, 1, &raw const copy, context)
+        };
+        self.context.check("prepare", result)?;
+        Ok(node)
+    }
+
+    /// Instantiates the graph and uploads it to the device.
+    fn upload(&mut self) -> Result<()> {
+        // SAFETY: the pointer to the result is valid for a write, and the graph is complete.
+        let result = unsafe { sys::cuGraphInstantiateWithFlags(&raw mut self.executable, self.graph, 0) };
+        self.context.check("prepare", result)?;
+        // SAFETY: the graph and the stream belong to the current context.
+        self.context.check("prepare", unsafe { sys::cuGraphUpload(self.executable, self.context.stream()) })
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        if self.context.enter().is_err() {
+            return;
+        }
+        // SAFETY: both handles belong to this context and are destroyed once. The driver keeps what running launches
+        // need.
+        unsafe {
+            if !self.executable.is_null() {
+                let _ = sys::cuGraphExecDestroy(self.executable);
+            }
+            let _ = sys::cuGraphDestroy(self.graph);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Compiles the kernels of other tests by NVIDIA's NVRTC, which needs no GPU, for several architectures.
+//!
+//! `PELLUCID_KERNEL_TEXTS` names a folder of compiled kernels (`PELLUCID_CUDA_CACHE` of a run of other tests), whose
+//! files contain the texts. Without it, the test prints that it does not run and passes. `.ci/cuda` sets it.
+
+// The summary is written for `docs/cuda.md`.
+#![allow(clippy::print_stdout)]
+
+use cudarc::nvrtc::sys::{self as nvrtc, nvrtcResult};
+use std::ffi::{CString, c_char};
+use std::path::PathBuf;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{env, fs, thread};
+
+const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
+
+/// The largest number of texts that are compiled. They are chosen evenly from all texts in the order of their hashes.
+const MAX_TEXTS: usize = 400;
+
+/// Returns the texts in the folder, in the order of their files.
+fn texts(folder: &PathBuf) -> Vec<String> {
+    let entries = fs::read_dir(folder).expect("the folder of texts must exist");
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "cubin"));
+    paths.sort();
+    let text = |path: &PathBuf| {
+        let contents = fs::read(path).unwrap();
+        let (length, rest) = contents.split_first_chunk().expect("a file starts with the length of its key");
+        let key = String::from_utf8(rest[..u64::from_le_bytes(*length) as usize].to_vec()).unwrap();
+        // The options and the versions are in lines before the text.
+        key.splitn(3, '\n').nth(2).expect("the key contains the text").to_string()
+    };
+    let step = paths.len().div_ceil(MAX_TEXTS).max(1);
+    paths.iter().step_by(step).map(text).collect()
+}
+
+/// The registers and the bytes of spilled registers of a compiled kernel.
+struct Usage {
+    registers: usize,
+    spilled: usize,
+}
+
+/// Compiles a text and returns its usage, or the messages of the compiler.
+fn compile(text: &str, architecture: &str) -> Result<Usage, String> {
+    let text = CString::new(text).unwrap();
+    let options = [&*format!("--gpu-architecture={architecture}"), "--fmad=false", "--std=c++17", "--ptxas-options=-v"]
+        .map(|option| CString::new(option).unwrap());
+    let options = options.each_ref().map(|option| option.as_ptr());
+    let mut program = null_mut();
+    // SAFETY: pointers to results are valid for writes, texts and options are C strings that live until the end, and
+    // the buffer of the log has the size that NVRTC returns.
+    let (compiled, log) = unsafe {
+        let created =
+            nvrtc::nvrtcCreateProgram(&raw mut program, text.as_ptr(), c"kernel.cu".as_ptr(), 0, null(), null());
+        assert_eq!(created, nvrtcResult::NVRTC_SUCCESS);
+        let compiled = nvrtc::nvrtcCompileProgram(program, options.len() as i32, options.as_ptr());
+        let mut size = 0;
+        assert_eq!(nvrtc::nvrtcGetProgramLogSize(program, &raw mut size), nvrtcResult::NVRTC_SUCCESS);
+        let mut log = vec![0u8; size];
+        let written = nvrtc::nvrtcGetProgramLog(program, log.as_mut_ptr().cast::<c_char>());
+        assert_eq!(written, nvrtcResult::NVRTC_SUCCESS);
+        nvrtc::nvrtcDestroyProgram(&raw mut program);
+        (compiled, String::from_utf8_lossy(&log).into_owned())
+    };
+    if compiled != nvrtcResult::NVRTC_SUCCESS {
+        return Err(log);
+    }
+    // The log has the lines `.. 0 bytes spill stores, ..` and `.. Used 37 registers, ..`.
+    let number = |before: &str, after: &str| {
+        let end = log.find(after)?;
+        log[..end].rfind(before).and_then(|start| log[start + before.len()..end].trim().parse().ok())
+    };
+    let registers = number("Used ", " registers").expect("the log must contain the registers");
+    let spilled = number(", ", " bytes spill stores").expect("the log must contain the spilled bytes");
+    Ok(Usage { registers, spilled })
+}
+
+/// Returns true if a kernel multiplies matrices in registers.
+fn is_product(text: &str) -> bool {
+    text.contains("fma(vec4<f32>(")
+}
+
+#[test]
+fn every_kernel_compiles_for_all_architectures_without_spilled_registers() {
+    let Some(folder) = env::var_os("PELLUCID_KERNEL_TEXTS").map(PathBuf::from) else {
+        println!("skipped: PELLUCID_KERNEL_TEXTS is not set");
+        return;
+    };
+    // SAFETY: loading the library runs its initialisation code, which must be sound.
+    assert!(unsafe { nvrtc::is_culib_present() }, "libnvrtc must be in LD_LIBRARY_PATH");
+    let texts = texts(&folder);
+    assert!(!texts.is_empty(), "{} contains no kernels", folder.display());
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let (mut most, mut failures) = (0, Vec::new());
+        while let Some(text) = texts.get(next.fetch_add(1, Ordering::Relaxed)) {
+            for architecture in ARCHITECTURES {
+                match compile(text, architecture) {
+                    Ok(usage) if usage.spilled > 0 && !is_product(text) => {
+                        failures.push(format!("{} bytes are spilled for {architecture}:\n{text}", usage.spilled));
+                    }
+                    Ok(usage) => most = most.max(usage.registers),
+                    Err(log) => failures.push(format!("{architecture}: {log}\n{text}")),
+                }
+            }
+        }
+        (most, failures)
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let results: Vec<(usize, Vec<String>)> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+    });
+    let most = results.iter().map(|(most, _)| *most).max().unwrap_or(0);
+    println!("{} texts for {ARCHITECTURES:?}: at most {most} registers", texts.len());
+    let failures: Vec<String> = results.into_iter().flat_map(|(_, failures)| failures).collect();
+    assert!(failures.is_empty(), "{} failures, the first one: {}", failures.len(), failures[0]);
+}
