@@ -1,8 +1,9 @@
 //! Contractions: sums of products over labelled axes, computed as matrix products, and bilinear maps.
 
 use crate::ops::elementwise::arithmetic;
+use crate::ops::formula::broadcast;
 use crate::ops::primitive::precision::{in_single, widen_all_operands};
-use crate::ops::primitive::view;
+use crate::ops::primitive::{copy, view};
 use crate::ops::products::matmul::matmul;
 use crate::ops::reduce::reductions;
 use crate::ops::shape::diagonal::diagonal;
@@ -394,10 +395,29 @@ pub fn kron(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let length = |t: &Tensor, k: usize| (k + t.rank()).checked_sub(rank).map_or(1, |axis| t.shape()[axis]);
     let outer: Shape = (0..rank).flat_map(|k| [length(a, k), 1]).collect();
     let inner: Shape = (0..rank).flat_map(|k| [1, length(b, k)]).collect();
-    let product = arithmetic::mul(&view::reshape(a, &outer)?, &view::reshape(b, &inner)?)?;
+    let [outer, inner] = [view::reshape(a, &outer)?, view::reshape(b, &inner)?];
     let shape: Shape = (0..rank).map(|k| length(a, k) * length(b, k)).collect();
-    view::reshape(&product, &shape)
+    let is_repeated = |t: &Tensor| t.size() > 0 && shape.size() / t.size() >= MIN_KRON_REPEATS;
+    let [outer, inner] = match rank.checked_sub(1).map(|last| length(a, last) * length(b, last)) {
+        // Rows are expanded to the rows of the result, so that the products are computed in long rows.
+        Some(row) if row >= MIN_KRON_ROW && is_repeated(a) && is_repeated(b) => {
+            let (pairs, last) = (2 * rank - 2, rank - 1);
+            let expanded = |t: Tensor| {
+                let shape = t.shape().with_axis(pairs, length(a, last)).with_axis(pairs + 1, length(b, last));
+                copy::contiguous(&broadcast::broadcast_to(&t, shape)?)
+            };
+            [expanded(outer)?, expanded(inner)?]
+        }
+        _ => [outer, inner],
+    };
+    view::reshape(&arithmetic::mul(&outer, &inner)?, &shape)
 }
+
+/// The minimum length of the rows of a result of [`kron`] for which the rows of the factors are expanded.
+const MIN_KRON_ROW: usize = 64;
+
+/// The minimum number of times that the result repeats the elements of a factor whose rows are expanded.
+const MIN_KRON_REPEATS: usize = 64;
 
 /// Computes yₖ = Σᵢⱼ aᵢ·Wₖᵢⱼ·cⱼ + bₖ, for a `[.., n]`, c `[.., m]`, W `[out, n, m]`, b `[out]`; y is `[.., out]`. The
 /// leading axes of a and c broadcast. In half precision, y is computed in `f32` and rounded once.
