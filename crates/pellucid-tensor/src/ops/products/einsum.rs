@@ -395,29 +395,30 @@ pub fn kron(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let length = |t: &Tensor, k: usize| (k + t.rank()).checked_sub(rank).map_or(1, |axis| t.shape()[axis]);
     let outer: Shape = (0..rank).flat_map(|k| [length(a, k), 1]).collect();
     let inner: Shape = (0..rank).flat_map(|k| [1, length(b, k)]).collect();
-    let [outer, inner] = [view::reshape(a, &outer)?, view::reshape(b, &inner)?];
-    let shape: Shape = (0..rank).map(|k| length(a, k) * length(b, k)).collect();
-    let is_repeated = |t: &Tensor| t.size() > 0 && shape.size() / t.size() >= MIN_KRON_REPEATS;
-    let [outer, inner] = match rank.checked_sub(1).map(|last| length(a, last) * length(b, last)) {
+    let mut factors = [view::reshape(a, &outer)?, view::reshape(b, &inner)?];
+    if has_short_rows(a, b) {
         // Rows are expanded to the rows of the result, so that the products are computed in long rows.
-        Some(row) if row >= MIN_KRON_ROW && is_repeated(a) && is_repeated(b) => {
-            let (pairs, last) = (2 * rank - 2, rank - 1);
-            let expanded = |t: Tensor| {
-                let shape = t.shape().with_axis(pairs, length(a, last)).with_axis(pairs + 1, length(b, last));
-                copy::contiguous(&broadcast::broadcast_to(&t, shape)?)
-            };
-            [expanded(outer)?, expanded(inner)?]
+        let (pairs, last) = (2 * rank - 2, rank - 1);
+        for factor in &mut factors {
+            let shape = factor.shape().with_axis(pairs, length(a, last)).with_axis(pairs + 1, length(b, last));
+            *factor = copy::contiguous(&broadcast::broadcast_to(factor, shape)?)?;
         }
-        _ => [outer, inner],
-    };
-    view::reshape(&arithmetic::mul(&outer, &inner)?, &shape)
+    }
+    let product = arithmetic::mul(&factors[0], &factors[1])?;
+    let shape: Shape = (0..rank).map(|k| length(a, k) * length(b, k)).collect();
+    view::reshape(&product, &shape)
 }
 
-/// The minimum length of the rows of a result of [`kron`] for which the rows of the factors are expanded.
-const MIN_KRON_ROW: usize = 64;
-
-/// The minimum number of times that the result repeats the elements of a factor whose rows are expanded.
-const MIN_KRON_REPEATS: usize = 64;
+/// Returns true if [`kron`] expands the rows of its factors: the rows of the result have several short runs, and the
+/// result is much larger than the expanded rows, but not so large that it may exceed the memory.
+fn has_short_rows(a: &Tensor, b: &Tensor) -> bool {
+    const MIN_ROW: usize = 64;
+    const MIN_ROWS: usize = 8;
+    const MAX_SIZE: usize = 1 << 15;
+    let (Some(&left), Some(&right)) = (a.shape().last(), b.shape().last()) else { return false };
+    let has_rows = |t: &Tensor, row: usize| (row.saturating_mul(MIN_ROWS)..=MAX_SIZE).contains(&t.size());
+    has_rows(a, left) && has_rows(b, right) && left * right >= MIN_ROW
+}
 
 /// Computes yₖ = Σᵢⱼ aᵢ·Wₖᵢⱼ·cⱼ + bₖ, for a `[.., n]`, c `[.., m]`, W `[out, n, m]`, b `[out]`; y is `[.., out]`. The
 /// leading axes of a and c broadcast. In half precision, y is computed in `f32` and rounded once.
