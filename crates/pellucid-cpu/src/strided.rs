@@ -120,6 +120,20 @@ pub(crate) fn access_pattern(axes: &[StridedAxis], k: usize, size: usize) -> Acc
     AccessPattern::Dense
 }
 
+/// Returns the number of elements after which operand `k`, whose elements have `size` bytes, repeats: the operand is
+/// contiguous along the innermost of the merged `axes`, and constant along the others. Returns `None` for all other
+/// operands.
+pub(crate) fn period(axes: &[StridedAxis], k: usize, size: usize) -> Option<usize> {
+    let mut period = 1;
+    let mut outer = axes.iter().rev().skip_while(|axis| {
+        let is_contiguous = axis.strides[k] == (size * period) as isize;
+        period *= if is_contiguous { axis.len } else { 1 };
+        is_contiguous
+    });
+    let is_constant = outer.all(|axis| axis.strides[k] == 0);
+    (is_constant && period > 1).then_some(period)
+}
+
 /// The location of the current element in every operand, at one point of an index space: offsets in elements, or
 /// addresses.
 pub(crate) trait Positions {

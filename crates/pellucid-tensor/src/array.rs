@@ -7,6 +7,7 @@ use crate::device::Device;
 use pellucid_ir::backend::{DenseView, READY, Storage, View};
 use pellucid_ir::kernel::Meta;
 use pellucid_ir::{DType, Error, Layout, Overlap, Result, Shape};
+use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -51,6 +52,36 @@ fn impossible_shape(shape: &Shape) -> Error {
         }
         false => Error::size_overflow().with_shape(shape),
     }
+}
+
+/// Returns the memory order of the axes, from the largest stride to the smallest, in which a map over `shape` reads its
+/// inputs: the order of the first input of full shape. The result is `None` if this order is row-major or has gaps, or
+/// if another full input has a different order. A map in this order reads and writes contiguous memory, as in PyTorch.
+#[cold]
+pub(crate) fn storage_order(shape: &Shape, inputs: &[&Array]) -> Option<SmallVec<[usize; 6]>> {
+    let is_full = |array: &&&Array| array.shape() == shape && shape.size() > 0 && !array.layout().is_broadcast();
+    let mut full = inputs.iter().filter(is_full).map(|array| array.layout());
+    let strides = full.next().filter(|first| !first.is_contiguous())?.strides();
+    if !full.all(|other| *other.strides() == *strides) {
+        return None;
+    }
+    let mut order: SmallVec<[usize; 6]> = (0..shape.rank()).collect();
+    order.sort_by_key(|&axis| std::cmp::Reverse(strides[axis]));
+    let mut step = 1;
+    for &axis in order.iter().rev().filter(|&&axis| shape[axis] != 1) {
+        if strides[axis] != step {
+            return None;
+        }
+        step *= shape[axis] as isize;
+    }
+    Some(order)
+}
+
+/// Returns the permutation that undoes the permutation of axes `order`.
+pub(crate) fn inverse_order(order: &[usize]) -> SmallVec<[usize; 6]> {
+    let mut inverse = SmallVec::from_elem(0, order.len());
+    order.iter().enumerate().for_each(|(at, &axis)| inverse[axis] = at);
+    inverse
 }
 
 /// Returns an empty vector with memory for `count` elements. An allocation whose size follows from a user's argument

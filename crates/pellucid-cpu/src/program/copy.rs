@@ -9,6 +9,7 @@ use pellucid_gemm::Threads;
 use pellucid_ir::kernel::Params;
 use pellucid_ir::{DType, Result};
 use pellucid_runtime::threads::{GRAIN, SharedPtr, parallel_ranges};
+use pellucid_simd::{Isa, per_isa};
 use std::sync::OnceLock;
 
 /// The number of output rows that are transposed together.
@@ -16,10 +17,7 @@ const STRIP: usize = 64;
 
 /// The maximum size of a run that is copied by moves of a constant length, in bytes: for longer runs, `memmove` is
 /// faster.
-const MAX_SHORT_RUN: usize = 256;
-
-/// The minimum number of equally spaced runs that are copied by a loop without a cursor.
-const MIN_SHORT_RUNS: usize = 8;
+const MAX_SHORT_RUN: usize = 4096;
 
 /// The number of rows that are copied together, column by column, if the innermost axis is short. The rows of both
 /// operands fit the first-level cache.
@@ -102,15 +100,14 @@ fn copy_runs(axes: &[StridedAxis], bases: &[*mut u8; 2], size: usize) {
     let Some((inner, outer)) = axes.split_last() else { return };
     let run = inner.len * size;
     if let Some((row, outer)) = outer.split_last()
-        && run <= MAX_SHORT_RUN
-        && row.len >= MIN_SHORT_RUNS
+        && run <= GRAIN
     {
-        return copy_short_runs(outer, row, bases, run);
+        return copy_rows(outer, row, bases, run);
     }
-    // A long run is divided into several tasks. Several shorter runs are one task.
+    // A long run is divided into several tasks.
     let piece = run.min(GRAIN.next_multiple_of(size));
     let pieces = run.div_ceil(piece);
-    let bases = bases.map(SharedPtr);
+    let (bases, copy) = (bases.map(SharedPtr), copy_spaced_runs(Isa::best()));
     let total = strided::element_count(outer) * pieces;
     parallel_ranges(total, GRAIN.div_ceil(piece), |range| {
         let mut cursor = Cursor::at(outer, &[bases[0].get(), bases[1].get()], range.start / pieces);
@@ -120,8 +117,8 @@ fn copy_runs(axes: &[StridedAxis], bases: &[*mut u8; 2], size: usize) {
             let (start, end) = (first * piece, run.min(last * piece));
             let [from, to] = [cursor.positions[0], cursor.positions[1]];
             // SAFETY: bytes `start..end` of a run are within both operands, and no other thread writes them. Operands
-            // overlap only if their addresses and layouts are equal.
-            unsafe { copy_bytes(from.add(start), to.add(start), end - start) };
+            // overlap only if their addresses and layouts are equal. The processor has the instruction set.
+            unsafe { copy(from.add(start), to.add(start), [0; 2], 1, end - start) };
             done += last - first;
             first = 0;
             cursor.advance();
@@ -130,25 +127,37 @@ fn copy_runs(axes: &[StridedAxis], bases: &[*mut u8; 2], size: usize) {
 }
 
 /// Copies runs of `run` bytes, which axis `row` and the axes `outer` number. A loop over `row` needs no cursor.
-fn copy_short_runs(outer: &[StridedAxis], row: &StridedAxis, bases: &[*mut u8; 2], run: usize) {
-    let bases = bases.map(SharedPtr);
+fn copy_rows(outer: &[StridedAxis], row: &StridedAxis, bases: &[*mut u8; 2], run: usize) {
+    let (bases, copy) = (bases.map(SharedPtr), copy_spaced_runs(Isa::best()));
     let total = strided::element_count(outer) * row.len;
     parallel_ranges(total, GRAIN.div_ceil(run), |range| {
         let mut cursor = Cursor::at(outer, &[bases[0].get(), bases[1].get()], range.start / row.len);
         let (mut done, mut first) = (range.start, range.start % row.len);
         while done < range.end {
             let count = (row.len - first).min(range.end - done);
-            for i in (first..first + count).map(|i| i as isize) {
-                let start = |k: usize| cursor.positions[k].wrapping_offset(i * row.strides[k]);
-                // SAFETY: the run is within both operands, and no other thread writes it. Operands overlap only if
-                // their addresses and layouts are equal.
-                unsafe { copy_bytes(start(0), start(1), run) };
-            }
+            let strides = [row.strides[0], row.strides[1]];
+            let start = |k: usize| cursor.positions[k].wrapping_offset(first as isize * strides[k]);
+            // SAFETY: the runs are within both operands, and no other thread writes them. Operands overlap only if
+            // their addresses and layouts are equal. The processor has the instruction set.
+            unsafe { copy(start(0), start(1), strides, count, run) };
             done += count;
             first = 0;
             cursor.advance();
         }
     });
+}
+
+per_isa! {
+    /// Returns the loop that copies `count` runs of `n` bytes. The addresses of adjacent runs differ by `strides`.
+    ///
+    /// # Safety of the returned function pointer
+    /// The contract of [`copy_bytes`] holds for every run, and the processor has the instruction set.
+    fn copy_spaced_runs[][](from: *const u8, to: *mut u8, strides: [isize; 2], count: usize, n: usize) {
+        for i in 0..count as isize {
+            // SAFETY: i < count, so the caller guarantees the contract of `copy_bytes` for this run.
+            unsafe { copy_bytes(from.offset(i * strides[0]), to.offset(i * strides[1]), n) }
+        }
+    }
 }
 
 /// Copies `n` bytes. A short run is copied by moves of a constant length, the last of which may overlap the one before
@@ -169,12 +178,12 @@ unsafe fn copy_bytes(from: *const u8, to: *mut u8, n: usize) {
             4..8 => copy_both_ends::<4>(from, to, n),
             8..16 => copy_both_ends::<8>(from, to, n),
             16..32 => copy_both_ends::<16>(from, to, n),
-            32..=64 => copy_both_ends::<32>(from, to, n),
-            65..=MAX_SHORT_RUN => {
+            32..64 => copy_both_ends::<32>(from, to, n),
+            64..=MAX_SHORT_RUN => {
                 for start in (0..n - 64).step_by(64) {
-                    copy_both_ends::<32>(from.add(start), to.add(start), 64);
+                    copy_both_ends::<64>(from.add(start), to.add(start), 64);
                 }
-                copy_both_ends::<32>(from.add(n - 64), to.add(n - 64), 64);
+                copy_both_ends::<64>(from.add(n - 64), to.add(n - 64), 64);
             }
             _ => std::ptr::copy(from, to, n),
         }

@@ -8,7 +8,7 @@ use crate::program::kernel_schedule::KernelSchedule;
 use crate::program::loader::gather;
 use crate::program::prepared::{PreparedInput, PreparedProgram};
 use crate::program::slot::Granularity;
-use crate::strided::{AccessPattern, StridedAxis, access_pattern};
+use crate::strided::{self, AccessPattern, StridedAxis, access_pattern, period};
 use pellucid_ir::kernel::Params;
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch::padded;
@@ -31,6 +31,9 @@ pub(crate) struct Evaluator<'a> {
     patterns: List<AccessPattern, 8>,
     /// True for each input whose elements are copied to a buffer before the results of a tile are written.
     staged: List<bool, 8>,
+    /// For each input, the number of elements after which it repeats, if [`Evaluator::begin_segment`] copies it to a
+    /// buffer for all tiles; otherwise 0.
+    periods: List<usize, 8>,
     /// The bytes of every uniform.
     uniforms: List<u64, 8>,
     /// The maximum number of elements in a tile; `usize::MAX` if no value needs a buffer.
@@ -45,6 +48,8 @@ pub(crate) struct TileFrame {
     pub(crate) addresses: List<*mut u8, 32>,
     /// The scratch memory for one tile of values of any type. Its contents are not used by a later instruction.
     pub(crate) raw: *mut u8,
+    /// For each input, the buffer of its repeated elements; unused if the input is not repeated.
+    repeated: List<*mut u8, 8>,
 }
 
 /// Returns the number of elements in a tile whose buffers take `width` bytes per element.
@@ -89,11 +94,29 @@ impl<'a> Evaluator<'a> {
             schedule,
             inner,
             patterns,
+            periods: staged.iter().map(|_| 0).collect(),
             staged,
             uniforms: program.uniform_values(params, 0),
             tile_len,
             stream: false,
         }
+    }
+
+    /// Gathers inputs that repeat within a tile only once in each segment, instead of for each tile.
+    pub(crate) fn gather_repeated_inputs_once(&mut self) {
+        for (k, input) in self.program.inputs.iter().enumerate() {
+            let is_gathered = self.patterns[k] == AccessPattern::Strided && !self.staged[k] && input.load.is_none();
+            if is_gathered && self.schedule.granularity[k] == Granularity::PerElement {
+                let period = period(self.inner, k, input.size);
+                self.periods[k] = period.filter(|&period| period <= self.tile_len).unwrap_or(0);
+            }
+        }
+    }
+
+    /// Returns for each input the number of elements of its buffer of repeated elements: a tile can begin at any
+    /// element of the period.
+    fn repeated_len(&self, k: usize) -> usize {
+        if self.periods[k] == 0 { 0 } else { self.periods[k] + self.tile_len }
     }
 
     /// Returns true if only the first segment needs [`Evaluator::begin_segment`]: all inputs are read in place, and no
@@ -141,7 +164,9 @@ impl<'a> Evaluator<'a> {
 
     /// Returns the bytes of scratch that a frame needs.
     pub(crate) fn scratch_bytes(&self) -> usize {
-        padded(self.schedule.granularity.len() * 8) + self.buffer_len() * (8 + self.schedule.buffer_width)
+        let inputs = self.program.inputs.iter().enumerate();
+        let repeated: usize = inputs.map(|(k, input)| padded(self.repeated_len(k) * input.size)).sum();
+        padded(self.schedule.granularity.len() * 8) + self.buffer_len() * (8 + self.schedule.buffer_width) + repeated
     }
 
     /// Lays out a frame in `scratch`.
@@ -158,7 +183,14 @@ impl<'a> Evaluator<'a> {
             Granularity::PerElement => buffers.wrapping_add(self.schedule.buffer_offset[slot] * len),
             _ => scratch.wrapping_add(slot * 8),
         };
-        let frame = TileFrame { addresses: (0..slots).map(address).collect(), raw };
+        let mut next = buffers.wrapping_add(len * self.schedule.buffer_width);
+        let buffer = |(k, input): (usize, &PreparedInput)| {
+            let buffer = next;
+            next = next.wrapping_add(padded(self.repeated_len(k) * input.size));
+            buffer
+        };
+        let repeated = self.program.inputs.iter().enumerate().map(buffer).collect();
+        let frame = TileFrame { addresses: (0..slots).map(address).collect(), raw, repeated };
         let first = self.program.inputs.len();
         for (address, value) in frame.addresses[first..].iter().zip(&self.uniforms) {
             // SAFETY: a uniform is not a per-element value, so its address is one of the eight-byte cells at the start
@@ -189,6 +221,12 @@ impl<'a> Evaluator<'a> {
                     None => frame.addresses[k] = bases[k],
                 }
             }
+            if self.periods[k] > 0 {
+                let n = self.repeated_len(k).min(strided::element_count(self.inner));
+                // SAFETY: by this function's contract, the first `n` elements of the input are valid for reads
+                // (*Operands*), and the buffer in the scratch for writes of `repeated_len` elements (*Frame*).
+                unsafe { gather(frame.repeated[k], input.size, self.inner, k, bases[k], 0, n) }
+            }
         }
         let len = if self.tile_len == usize::MAX { 1 } else { self.tile_len };
         let head = ..self.schedule.phases[0].head.end;
@@ -212,13 +250,17 @@ impl<'a> Evaluator<'a> {
     #[inline]
     pub(crate) unsafe fn run_tile(&self, frame: &mut TileFrame, bases: &[*mut u8], start: usize, n: usize) {
         // SAFETY: by this function's contract, elements `start..start + n` of every input are valid for reads
-        // (*Segment*, *Range*); buffers and `raw` hold `n <= tile_len` values. Every slot then has the address of a
+        // (*Segment*, *Range*); buffers and `raw` hold `n <= tile_len` values. A buffer of repeated elements has `n`
+        // elements from each element of the period on, or all elements of the segment. Every slot then has the address of a
         // cell, a buffer, input elements or memory of the caller (*Results*), as `execute` requires for one row without
         // reductions.
         unsafe {
             for (k, input) in self.program.inputs.iter().enumerate() {
                 match (self.patterns[k], self.schedule.granularity[k]) {
                     (_, Granularity::Uniform) => continue,
+                    _ if self.periods[k] > 0 => {
+                        frame.addresses[k] = frame.repeated[k].add(start % self.periods[k] * input.size);
+                    }
                     (AccessPattern::Dense, _) => {
                         let from = bases[k].add(start * input.size);
                         match input.load {

@@ -5,8 +5,11 @@ use crate::program::transpose::{MIN_TRANSPOSE, is_transposed, transpose_matrix};
 use crate::strided::{IndexSpace, StridedAxis};
 use pellucid_simd::{Isa, per_isa};
 
-/// The number of elements below which a loop costs less than a call of a function for the elements.
+/// The number of elements below which a loop costs less than a call of `memcpy`.
 const SHORT_RUN: usize = 16;
+
+/// The number of equal elements below which a loop costs less than a call of [`repeat`].
+const SHORT_REPEAT: usize = 48;
 
 /// Copies elements `start..start + n` of operand `k` of an index space to the contiguous `tile`.
 ///
@@ -213,8 +216,11 @@ unsafe fn gather_as<T: Copy>(tile: *mut T, axes: &[StridedAxis], k: usize, base:
             let to = tile.add(first);
             if stride == size {
                 copy_elements(to, from.cast(), len);
-            } else if stride == 0 && len >= SHORT_RUN {
+            } else if stride == 0 && len >= SHORT_REPEAT {
                 repeat(to, from.cast_const().cast(), 1, len);
+            } else if stride == 0 {
+                let value = *from.cast::<T>();
+                (0..len).for_each(|i| *to.add(i) = value);
             } else if stride == -size {
                 // With a constant stride, the compiler vectorizes this loop.
                 let from = from.cast::<T>();

@@ -73,18 +73,20 @@ fn skippable(
     is_skipped.drain(..first);
     let range = start + first..end;
     let members = || instrs[range.clone()].iter().zip(&is_skipped);
-    let saved: usize = members().filter(|(_, is_skipped)| **is_skipped).map(|(instr, _)| cost(program, instr)).sum();
+    let opcode = |instr| opcode_of(program, instr).map(|(opcode, _)| opcode);
+    let saved: usize = members().filter(|(_, is_skipped)| **is_skipped).map(|(instr, _)| cost(opcode(instr))).sum();
     // An instruction cannot move behind one that writes an output, which may overwrite its operands.
     let can_move = members().all(|(instr, is_skipped)| *is_skipped || !is_output(instr));
     (can_move && saved >= MIN_COST).then_some(Skippable { range, is_skipped })
 }
 
-/// Returns the approximate time of an instruction, in additions.
-fn cost(program: &PreparedProgram, instr: &ScheduledInstr) -> usize {
-    match opcode_of(program, instr) {
-        Some((Opcode::Div | Opcode::Sqrt, _)) => 4,
-        Some((Opcode::Function(..), _)) => 8,
-        _ => 1,
+/// Returns the approximate time of an instruction, in additions. Instructions without an opcode are never fused.
+pub(crate) fn cost(opcode: Option<Opcode>) -> usize {
+    match opcode {
+        Some(Opcode::Div | Opcode::Sqrt) => 4,
+        Some(Opcode::Function(..)) => 8,
+        Some(_) => 1,
+        None => 4,
     }
 }
 

@@ -111,6 +111,8 @@ struct IndexPairs {
     /// The index positions, with the strides of the array (without the contribution of the indices), of the values and
     /// of the first index array.
     positions: IndexSpace<3>,
+    /// Whether adjacent index positions have equally spaced values over all axes.
+    has_linear_values: bool,
     /// The elements of one slice, with the strides of the array and of the values.
     slice: IndexSpace<2>,
 }
@@ -165,7 +167,9 @@ impl IndexPairs {
         let distance = indexed.last().map_or(0, |axis| axis.stride.unsigned_abs())
             + positions.step().get(1).map_or(0, |step| step.unsigned_abs());
         let (outer, slice) = split_free_axes(&free, distance, positions.len());
-        IndexPairs { indexed, outer, positions, slice }
+        let value_positions = IndexSpace::new(position_axes().map(|(a, len)| (len, [values.strides()[a]])));
+        let has_linear_values = value_positions.run_len() == value_positions.len();
+        IndexPairs { indexed, outer, positions, has_linear_values, slice }
     }
 
     /// Calls `f(offsets of the outer point, block)` for blocks of the index positions `positions`, for every point of
@@ -190,6 +194,14 @@ impl IndexPairs {
         }
     }
 
+    /// Returns the offsets of the values of a block of several runs. `table` has all offsets unless they are linear.
+    fn value_offsets<'a>(&self, first: isize, table: &'a [isize]) -> ValueOffsets<'a> {
+        match self.has_linear_values {
+            true => ValueOffsets::Linear { first, step: self.positions.step()[1] },
+            false => ValueOffsets::Table(table),
+        }
+    }
+
     /// Calls `f` for blocks of the index positions `range`, in order.
     fn for_each_position_block(&self, range: Range<usize>, f: &mut dyn FnMut(&PositionBlock<'_>)) {
         let (mut array, mut values) = ([0; BLOCK], [0; BLOCK]);
@@ -197,8 +209,8 @@ impl IndexPairs {
         let index_offsets = index_offsets(Isa::best());
         let (first, rest) = self.indexed.split_first().expect("there is at least one index array");
         // A block contains several short runs, or at most one long run.
-        let is_long = self.positions.run_len() >= MIN_RUN;
-        let (mut start, mut filled) = (range.start, 0);
+        let is_long = self.positions.run_len() >= if self.has_linear_values { BLOCK } else { MIN_RUN };
+        let (mut start, mut filled, mut first_value) = (range.start, 0, 0);
         let mut finish_block = |array: &mut [isize], values: ValueOffsets<'_>| {
             rest.iter().for_each(|axis| axis.add_offsets(start, array));
             start += array.len();
@@ -220,17 +232,22 @@ impl IndexPairs {
                     finish_block(offsets, ValueOffsets::Linear { first: values_start, step: value_step });
                     continue;
                 }
-                let in_values = &mut values[filled..filled + len];
-                in_values.iter_mut().enumerate().for_each(|(i, v)| *v = values_start + i as isize * value_step);
+                if filled == 0 {
+                    first_value = values_start;
+                }
+                if !self.has_linear_values {
+                    let in_values = &mut values[filled..filled + len];
+                    in_values.iter_mut().enumerate().for_each(|(i, v)| *v = values_start + i as isize * value_step);
+                }
                 filled += len;
                 if filled == BLOCK {
-                    finish_block(&mut array, ValueOffsets::Table(&values));
+                    finish_block(&mut array, self.value_offsets(first_value, &values));
                     filled = 0;
                 }
             }
         });
         if filled > 0 {
-            finish_block(&mut array[..filled], ValueOffsets::Table(&values[..filled]));
+            finish_block(&mut array[..filled], self.value_offsets(first_value, &values[..filled]));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::CsrRows;
 use pellucid_ir::kernel::SparseProduct;
-use pellucid_simd::vector::FloatVector;
+use pellucid_simd::vector::{FloatVector, prefetch};
 use pellucid_simd::{Element, Float, VectorWork};
 use std::ops::Range;
 
@@ -32,6 +32,7 @@ impl<T: Float> VectorWork<T> for SparseRows<'_, T> {
         for (k, row) in self.rows.clone().enumerate() {
             let terms = self.matrix.terms(row);
             let y = self.y.wrapping_add(k * inner);
+            self.prefetch_terms(row + PREFETCH_ROWS);
             let mut j = 0;
             // SAFETY: all reads are elements `j..inner` of rows of the columns (*input*), and all writes are elements
             // `j..inner` of output row k (*output*): clauses of the work's contract. The last mask has `inner − j`
@@ -62,7 +63,22 @@ impl<T: Float> VectorWork<T> for SparseRows<'_, T> {
 /// The columns and weights of some terms.
 type Terms<'a, T> = (&'a [i64], &'a [T]);
 
+/// The distance from an output row to the row whose input rows are prefetched.
+const PREFETCH_ROWS: usize = 8;
+
 impl<T: Float> SparseRows<'_, T> {
+    /// Prefetches the starts of the input rows of the first terms of output row `row`, whose addresses the hardware
+    /// prefetcher cannot predict.
+    #[inline(always)]
+    fn prefetch_terms(&self, row: usize) {
+        if row < self.rows.end {
+            let (columns, _) = self.matrix.terms(row);
+            for &column in columns.iter().take(SparseProduct::GROUP) {
+                prefetch(self.x.wrapping_add(self.matrix.index(column) * self.inner));
+            }
+        }
+    }
+
     /// Returns the sums of weighted vectors of the input rows. `load(row, r)` loads vector r of an input row.
     ///
     /// # Safety

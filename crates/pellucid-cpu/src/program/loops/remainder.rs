@@ -31,8 +31,8 @@ impl CopyBuffer {
 /// `from` is valid for reads and `to` for writes of the `n` elements of a piece, and `to` overlaps no pointer of
 /// `from`.
 ///
-/// A remainder runs on padded copies, so the same vector code computes all elements. The padding is zeros, and its
-/// results are dropped. A single element (as with one value per row) runs without padding: scalar code gives the same
+/// The same vector code computes all elements: a remainder is computed together with elements before it, or, if there
+/// are too few or an operand is overwritten, on padded copies. The padding is zeros, and its results are dropped. A single element (as with one value per row) runs without padding: scalar code gives the same
 /// bits, and copies would cost more than the computation. An operand at `dst` itself is copied to a buffer piece by
 /// piece.
 ///
@@ -62,6 +62,13 @@ pub(crate) unsafe fn run_padded<const S: usize>(
     // Full vectors need no padding. A single element, such as one value per row, needs none either.
     if !in_place && (n == 1 || n & (grain - 1) == 0) {
         return kernel(dst.0, sources.map(|(source, _)| source), n);
+    }
+    if !in_place && n > grain {
+        // The last elements are computed again, in a full vector that ends with the last element.
+        kernel(dst.0, sources.map(|(source, _)| source), n & !(grain - 1));
+        let first = n - grain;
+        let from = sources.map(|(source, size)| source.wrapping_add(first * size));
+        return kernel(dst.0.wrapping_add(first * dst.1), from, grain);
     }
     let mut result = CopyBuffer::new();
     let mut copies = [const { CopyBuffer::new() }; S];

@@ -5,6 +5,7 @@
 //! | `mod.rs` | any strides: axes are merged, inputs are transposed by panels, segments are evaluated tile by tile |
 //! | `dense.rs` | every operand is contiguous or one value: a [`DensePtr`] |
 //! | `small.rs` | contiguous or one value, with few elements: evaluated as one tile, with almost no setup |
+//! | `rows.rs` | rows of any distance, for programs of one instruction |
 //! | `batch.rs` | several sets of dense operands in one call |
 //! | `epilogue.rs` | blocks of matrices, as the epilogue of a matrix product |
 
@@ -12,6 +13,7 @@ pub(crate) mod batch;
 pub(crate) mod dense;
 pub(crate) mod dense_operand;
 pub(crate) mod epilogue;
+mod rows;
 pub(crate) mod small;
 
 use self::dense_operand::DensePtr;
@@ -21,6 +23,7 @@ use crate::program::kernel_schedule::KernelSchedule;
 use crate::program::loader::{fill, scatter};
 use crate::program::loops::{self, StreamLoop};
 use crate::program::prepared::PreparedProgram;
+use crate::program::shortcut;
 use crate::program::slot::Granularity;
 use crate::program::transpose::{MIN_TRANSPOSE, is_transposed, transpose_matrix};
 use crate::strided::{self, AccessPattern, Cursor, StridedAxes, StridedAxis};
@@ -35,6 +38,10 @@ use std::ops::Range;
 
 /// The minimum row length for which each row is a separate segment. Contiguous rows can then be read in place.
 const LONG: usize = 128;
+
+/// The minimum row length for which each row is a separate segment although a tile of several rows is possible. For
+/// shorter rows, copies of operands that are not contiguous cost less than one call of each loop for every row.
+const LONG_FOR_TILES: usize = 768;
 
 /// The rows and columns of a panel of transposed input. A panel fits L2.
 const PANEL: (usize, usize) = (64, 1024);
@@ -104,9 +111,46 @@ pub(crate) fn map_over_axes(
             return map_by_panels(program, params, axes, across, bases, threads);
         }
     }
-    let long = axes.len() > 1 && axes.last().is_some_and(|a| a.len >= LONG);
+    if rows::run_single_rows(program, params, axes, bases, threads) {
+        return;
+    }
+    let long = axes.len() > 1 && axes.last().is_some_and(|a| a.len >= min_segment(program, axes));
     let (outer, inner) = axes.split_at(if long { axes.len() - 1 } else { 0 });
     map_segments(program, params, outer, inner, bases, threads);
+}
+
+/// Returns the minimum row length for which each row is a separate segment.
+fn min_segment(program: &PreparedProgram, axes: &[StridedAxis]) -> usize {
+    let inputs = program.inputs.len();
+    let are_outputs_dense = || {
+        let mut outputs = program.outputs.iter().enumerate();
+        outputs.all(|(o, output)| strided::access_pattern(axes, inputs + o, output.size) == AccessPattern::Dense)
+    };
+    let is_tiled =
+        program.steps.len() > 1 && are_outputs_dense() && row_value_cost(program, axes) <= MAX_ROW_VALUE_COST;
+    if is_tiled { LONG_FOR_TILES } else { LONG }
+}
+
+/// The maximum [`row_value_cost`] of a program that computes several rows in a tile.
+const MAX_ROW_VALUE_COST: usize = 2;
+
+/// Returns the cost of the instructions whose results are constant in each row and differ between rows. A tile of
+/// several rows computes them for every element.
+fn row_value_cost(program: &PreparedProgram, axes: &[StridedAxis]) -> usize {
+    let Some((inner, outer)) = axes.split_last() else { return 0 };
+    let mut total = 0;
+    // For every slot, whether its value differs between rows; `None` for values per element.
+    let input = |k: usize| (inner.strides[k] == 0).then(|| outer.iter().any(|axis| axis.strides[k] != 0));
+    let uniforms = program.uniforms.iter().map(|_| Some(false));
+    let mut differs: List<Option<bool>, 32> = (0..program.inputs.len()).map(input).chain(uniforms).collect();
+    for step in &program.steps {
+        let result = step.args.iter().try_fold(false, |result, &arg| Some(result | differs[arg as usize]?));
+        if result == Some(true) {
+            total += shortcut::cost(step.fusable.map(|(opcode, _)| opcode));
+        }
+        differs.push(result);
+    }
+    total
 }
 
 /// Runs a program panel by panel. Inputs that are contiguous along axis `across` are transposed into scratch, in which
@@ -192,6 +236,7 @@ fn map_segments(
     let own = |schedule: &KernelSchedule| direct && (stream.is_none() || aligned && is_streamed(schedule));
     let mut eval = Evaluator::new(program, params, inner, staged, own);
     eval.stream = stream.is_some() && aligned;
+    eval.gather_repeated_inputs_once();
     // If the evaluator reads all inputs in place, it has no buffers. `own` is then true, so all per-element outputs are
     // written in place too.
     let in_place = eval.reads_in_place()

@@ -51,14 +51,15 @@ fn copies_of_reversed_and_transposed_arrays_match() {
     }
 }
 
-/// Tests copies of rows of every short length in a larger array.
+/// Tests copies of rows of every short length, and of lengths near the sizes of moves, in a larger array.
 #[test]
 fn copies_of_short_rows_match() {
     let rng = &mut Rng(8);
-    for len in 1..40 {
+    for len in (1..40).chain([63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 1023, 1024, 1025, 4096, 4097]) {
         for dtype in [DType::U8, DType::F16, DType::F32, DType::I64] {
-            let mut from = TestArray::contiguous(rng, &[50, 40], dtype);
-            from.layout = from.layout.slice(1, 40 - len, 1, len);
+            let width = len + 3;
+            let mut from = TestArray::contiguous(rng, &[50, width], dtype);
+            from.layout = from.layout.slice(1, width - len, 1, len);
             let expected: Vec<u64> = (0..50 * len).map(|i| from.element_bits(&[50, len], i)).collect();
             let mut to = TestArray::contiguous(rng, &[50, len + 1], dtype);
             to.layout = to.layout.slice(1, 1, 1, len);

@@ -96,6 +96,47 @@ fn single_instructions_broadcast_and_read_parameters() {
     }
 }
 
+/// Tests rows, columns and parts of matrices as operands: short rows are computed in tiles of several rows, in which
+/// the row repeats, and the column is repeated for each element of a row.
+#[test]
+fn rows_and_columns_broadcast_in_tiles_of_several_rows() {
+    let rng = &mut Rng(6);
+    let c = Compute::F32;
+    let program = |roots: bool| -> Arc<Program> {
+        let mut p = ProgramBuilder::new();
+        let (x, y, z) = (p.x(DType::F32), p.x(DType::F32), p.x(DType::F32));
+        // A root of a column is computed once per row, so rows are not joined to tiles.
+        let z = if roots { p.unary(Unary::Sqrt, c, z) } else { z };
+        let sum = p.binary(Binary::Add, c, x, y);
+        let product = p.binary(Binary::Mul, c, sum, z);
+        let difference = p.binary(Binary::Sub, c, product, x);
+        p.build(&[(difference, c, DType::F32, false), (sum, c, DType::F32, false)]).into()
+    };
+    for program in [program(false), program(true)] {
+        for (rows, cols) in [(3, 127), (70, 128), (33, 130), (9, 700), (40, 256), (5, 767), (6, 768), (300, 17)] {
+            let operand = |rng: &mut Rng, kind: usize| match kind {
+                0 => TestArray::contiguous(rng, &[rows, cols], DType::F32),
+                1 => TestArray::contiguous(rng, &[1, cols], DType::F32),
+                2 => TestArray::contiguous(rng, &[rows, 1], DType::F32),
+                _ => {
+                    let mut part = TestArray::contiguous(rng, &[rows, cols + 5], DType::F32);
+                    part.layout = part.layout.slice(1, 3, 1, cols);
+                    part
+                }
+            };
+            for kinds in [[0, 1, 2], [1, 0, 2], [0, 1, 1], [0, 2, 2], [1, 2, 1], [3, 1, 2], [0, 3, 1]] {
+                let mut inputs = kinds.map(|kind| operand(rng, kind));
+                let mut outputs = [0, 0].map(|kind| operand(rng, kind));
+                for_each_thread_count(|_| {
+                    let context = format!("{program} {rows} × {cols} {kinds:?}");
+                    let shape = [rows, cols];
+                    check_map(&program, &Params::new(), &mut inputs, &mut outputs, &shape, &context);
+                });
+            }
+        }
+    }
+}
+
 /// Tests the update m' = m·½ + g, p' = p − k·m' in place over p and m. Further programs read p after p' is written,
 /// swap two arrays, and compute in half precision.
 #[test]

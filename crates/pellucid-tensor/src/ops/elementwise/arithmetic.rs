@@ -246,26 +246,44 @@ impl Tensor {
 /// [`Error::ShapeMismatch`].
 #[tensor_method]
 pub fn lerp(a: &Tensor, b: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    let formula = match [a, b, weight].iter().any(|t| t.dtype().is_float()) {
-        true => formula! {
-            static lerp(a, b, w) = interpolate(a, b, w);
-            d a = g * (1.0 - w);
-            d b = g * w;
-            d w = g * (a.eq(b) & !a.is_finite()).select(0.0, b - a);
-        },
-        false => formula! { static lerp(a, b, w) = a + w * (b - a); },
+    if ![a, b, weight].iter().any(|t| t.dtype().is_float()) {
+        return map(formula! { static lerp(a, b, w) = a + w * (b - a); }, &[a, b, weight], &[]);
+    }
+    macro_rules! lerp_formula {
+        ($value:expr) => {
+            formula! {
+                static lerp(a, b, w) = {
+                    let value: fn(Expr, Expr, Expr) -> Expr = $value;
+                    value(a, b, w)
+                };
+                d a = g * (1.0 - w);
+                d b = g * w;
+                d w = g * (a.eq(b) & !a.is_finite()).select(0.0, b - a);
+            }
+        };
+    }
+    // If the side of a single weight is known, the kernel selects nothing. The results are the same.
+    let is_known = weight.size() == 1 && weight.is_readable() && [a, b].iter().all(|t| t.dtype() == weight.dtype());
+    let formula = match if is_known { weight.try_item::<f64>()? } else { f64::NAN } {
+        w if w < 0.5 => lerp_formula!(|a, b, w| interpolate_from((a, w), a, b, w)),
+        w if w >= 0.5 => lerp_formula!(|a, b, w| interpolate_from((b, w - 1.0), a, b, w)),
+        _ => lerp_formula!(interpolate),
     };
     map(formula, &[a, b, weight], &[])
 }
 
 /// Returns the linear interpolation of floats a and b with weight w, which [`lerp`] describes.
 pub(in crate::ops) fn interpolate(a: Expr, b: Expr, w: Expr) -> Expr {
-    let (start, part) = (w.lt(0.5).select(a, b), w.lt(0.5).select(w, w - 1.0));
-    let value = start + part * (b - a);
+    interpolate_from((w.lt(0.5).select(a, b), w.lt(0.5).select(w, w - 1.0)), a, b, w)
+}
+
+/// Returns the linear interpolation of a and b with weight w: the nearer end plus a part of b − a.
+fn interpolate_from((end, part): (Expr, Expr), a: Expr, b: Expr, w: Expr) -> Expr {
+    let value = end + part * (b - a);
     // Two equal infinities have no difference.
     let rise = a.eq(b).select(0.0, b - a);
     let weighted = w.eq(0.0).select(a, w.eq(1.0).select(b, (1.0 - w) * a + w * b));
-    value.is_finite().select(value, rise.is_finite().select(start + part * rise, weighted))
+    value.is_finite().select(value, rise.is_finite().select(end + part * rise, weighted))
 }
 
 /// Computes x + value·a·b. All three tensors broadcast.

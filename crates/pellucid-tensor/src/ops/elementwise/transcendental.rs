@@ -98,10 +98,10 @@ binary! {
     logaddexp(a, b) = a.max(b) + (-a.eq(b).select(0.0, a - b).abs()).exp().ln_1p(), autocast = Single,
         d a = g * super::difference(a, b).sigmoid(), d b = g * super::difference(b, a).sigmoid();
     /// Computes a·ln b; 0 where a is 0, unless b is NaN. The gradient at (0, 0) is 0.
-    xlogy(a, b) = a.eq(0.0).select(b.is_nan().select(b, 0.0), a * b.ln()), autocast = Single,
+    xlogy(a, b) = a.ne(0.0).select(a * b.ln(), b.is_nan().select(b, 0.0)), autocast = Single,
         d a = g * (a.eq(0.0) & b.le(0.0)).select(0.0, b.ln()), d b = g * (a / (a.eq(0.0) & b.eq(0.0)).select(f64::INFINITY, b));
     /// Computes a·ln(1 + b); 0 where a is 0, unless b is NaN. The gradient at (0, −1) is 0.
-    xlog1py(a, b) = a.eq(0.0).select(b.is_nan().select(b, 0.0), a * b.ln_1p()),
+    xlog1py(a, b) = a.ne(0.0).select(a * b.ln_1p(), b.is_nan().select(b, 0.0)),
         d a = g * (a.eq(0.0) & b.le(-1.0)).select(0.0, b.ln_1p()), d b = g * (a / (a.eq(0.0) & b.eq(-1.0)).select(f64::INFINITY, 1.0 + b));
     /// Computes a·2ᵇ, even where 2ᵇ overflows or underflows and the result does not.
     ldexp(a, b) = a.ldexp(b);

@@ -15,7 +15,7 @@ mod unroll;
 pub(super) mod user;
 
 use self::derivative::{FormulaDerivative, for_each_part};
-use crate::array::{Array, checked_size};
+use crate::array::{Array, checked_size, inverse_order, storage_order};
 use crate::autocast::autocast_dtype;
 use crate::autograd::{Arrays, SaveForBackward, arrays_of, is_recorded, on_one_device, record, untracked_results};
 use crate::engine;
@@ -277,29 +277,6 @@ fn is_unrolled(formula: &Formula) -> bool {
     formula.is_row() && (formula.order() >= 2 || is_wide())
 }
 
-/// Returns the memory order of the axes, from the largest stride to the smallest, in which a map reads its inputs: the
-/// order of the first input of full shape. The result is `None` if this order is row-major or has gaps, or if another
-/// full input has a different order. A map in this order reads and writes contiguous memory, as in PyTorch.
-#[cold]
-fn storage_order(shape: &Shape, inputs: &[&Array]) -> Option<SmallVec<[usize; 6]>> {
-    let is_full = |array: &&&Array| array.shape() == shape && shape.size() > 0 && !array.layout().is_broadcast();
-    let mut full = inputs.iter().filter(is_full).map(|array| array.layout());
-    let strides = full.next().filter(|first| !first.is_contiguous())?.strides();
-    if !full.all(|other| *other.strides() == *strides) {
-        return None;
-    }
-    let mut order: SmallVec<[usize; 6]> = (0..shape.rank()).collect();
-    order.sort_by_key(|&axis| std::cmp::Reverse(strides[axis]));
-    let mut step = 1;
-    for &axis in order.iter().rev().filter(|&&axis| shape[axis] != 1) {
-        if strides[axis] != step {
-            return None;
-        }
-        step *= shape[axis] as isize;
-    }
-    Some(order)
-}
-
 impl<'a> FormulaCall<'a> {
     /// Computes the results on the device of the pinned inputs.
     #[inline]
@@ -513,9 +490,8 @@ impl<'a> FormulaCall<'a> {
         let shape = order.iter().map(|&axis| self.shape[axis]).collect();
         let call = FormulaCall { shape: &shape, ..*self };
         let outputs = call.run_kernel(&views.iter().collect::<SmallVec<[&Array; 4]>>(), reuse)?;
-        let mut position: SmallVec<[usize; 6]> = smallvec![0; order.len()];
-        order.iter().enumerate().for_each(|(at, &axis)| position[axis] = at);
-        Ok(outputs.iter().map(|output| output.view(output.layout().permute(&position))).collect())
+        let inverse = inverse_order(order);
+        Ok(outputs.iter().map(|output| output.view(output.layout().permute(&inverse))).collect())
     }
 
     fn run_kernel(&self, inputs: &[&Array], reuse: Option<usize>) -> Result<Arrays> {

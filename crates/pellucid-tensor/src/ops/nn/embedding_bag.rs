@@ -7,7 +7,7 @@ use crate::ops::formula::broadcast;
 use crate::ops::index::scatter_reduce::{ScatterReduceOp, index_add, index_reduce};
 use crate::ops::index::search;
 use crate::ops::nn::embedding::{EmbeddingOptions, check_norm, embedding, padding_row, renorm_rows};
-use crate::ops::nn::row_sums::{RowTerms, row_sums};
+use crate::ops::nn::row_sums::{RowTerms, SumIndices, row_sums};
 use crate::ops::primitive::concatenate::concatenate;
 use crate::ops::primitive::gather::select_rows;
 use crate::ops::primitive::precision::{round_to_operands, widened_dtype};
@@ -181,8 +181,11 @@ fn plain_bags(
         Some(weights) => view::ravel(weights)?,
         None => fill::ones([rows.size()], table.dtype())?,
     })?;
-    let terms_per_sum = if options.offsets.is_none() { rows.size().checked_div(starts.size() - 1) } else { None };
-    let result = row_sums(op, table, &RowTerms { starts, sum_indices, rows, weights: &weights, terms_per_sum })?;
+    let sums = match rows.size().checked_div(starts.size() - 1).filter(|_| options.offsets.is_none()) {
+        Some(count) => SumIndices::EqualCounts(count),
+        None => SumIndices::OfTerms(sum_indices),
+    };
+    let result = row_sums(op, table, &RowTerms { starts, rows, weights: &weights, sums })?;
     if options.mode == ScatterReduceOp::Sum {
         return unless_invalid(result);
     }

@@ -1,5 +1,6 @@
 //! Copies: dtype conversion and dense layouts.
 
+use crate::array::{inverse_order, storage_order};
 use crate::autograd::{apply_one, copy_to, interface::*};
 use crate::device::IntoDevice;
 use crate::engine;
@@ -15,7 +16,7 @@ pub(crate) fn write_array(x: &Array, target: &Array) -> Result<()> {
     engine::submit(&Kernel::Copy, &[x], &[target])
 }
 
-/// A dense copy in another dtype, or in the same dtype.
+/// A dense copy: a conversion to another dtype in the memory order of the input, or a row-major copy in the same dtype.
 struct CopyAs {
     dtype: DType,
 }
@@ -25,7 +26,14 @@ impl Operation for CopyAs {
         "to_dtype"
     }
     fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
-        Ok(smallvec![inputs[0].cast(self.dtype)?])
+        let x = inputs[0];
+        if x.dtype() != self.dtype
+            && let Some(order) = storage_order(x.shape(), &[x])
+        {
+            let converted = x.view(x.layout().permute(&order)).cast(self.dtype)?;
+            return Ok(smallvec![converted.view(converted.layout().permute(&inverse_order(&order)))]);
+        }
+        Ok(smallvec![x.cast(self.dtype)?])
     }
     fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
         Ok(smallvec![Some(to_dtype(&grads.get(0)?, saved.input_dtype(0))?)])

@@ -1,8 +1,9 @@
 //! Contractions: sums of products over labelled axes, computed as matrix products, and bilinear maps.
 
 use crate::ops::elementwise::arithmetic;
+use crate::ops::formula::broadcast;
 use crate::ops::primitive::precision::{in_single, widen_all_operands};
-use crate::ops::primitive::view;
+use crate::ops::primitive::{copy, view};
 use crate::ops::products::matmul::matmul;
 use crate::ops::reduce::reductions;
 use crate::ops::shape::diagonal::diagonal;
@@ -394,9 +395,29 @@ pub fn kron(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let length = |t: &Tensor, k: usize| (k + t.rank()).checked_sub(rank).map_or(1, |axis| t.shape()[axis]);
     let outer: Shape = (0..rank).flat_map(|k| [length(a, k), 1]).collect();
     let inner: Shape = (0..rank).flat_map(|k| [1, length(b, k)]).collect();
-    let product = arithmetic::mul(&view::reshape(a, &outer)?, &view::reshape(b, &inner)?)?;
+    let mut factors = [view::reshape(a, &outer)?, view::reshape(b, &inner)?];
+    if has_short_rows(a, b) {
+        // Rows are expanded to the rows of the result, so that the products are computed in long rows.
+        let (pairs, last) = (2 * rank - 2, rank - 1);
+        for factor in &mut factors {
+            let shape = factor.shape().with_axis(pairs, length(a, last)).with_axis(pairs + 1, length(b, last));
+            *factor = copy::contiguous(&broadcast::broadcast_to(factor, shape)?)?;
+        }
+    }
+    let product = arithmetic::mul(&factors[0], &factors[1])?;
     let shape: Shape = (0..rank).map(|k| length(a, k) * length(b, k)).collect();
     view::reshape(&product, &shape)
+}
+
+/// Returns true if [`kron`] expands the rows of its factors: the rows of the result have several short runs, and the
+/// result is much larger than the expanded rows, but not so large that it may exceed the memory.
+fn has_short_rows(a: &Tensor, b: &Tensor) -> bool {
+    const MIN_ROW: usize = 64;
+    const MIN_ROWS: usize = 8;
+    const MAX_SIZE: usize = 1 << 15;
+    let (Some(&left), Some(&right)) = (a.shape().last(), b.shape().last()) else { return false };
+    let has_rows = |t: &Tensor, row: usize| (row.saturating_mul(MIN_ROWS)..=MAX_SIZE).contains(&t.size());
+    has_rows(a, left) && has_rows(b, right) && left * right >= MIN_ROW
 }
 
 /// Computes yₖ = Σᵢⱼ aᵢ·Wₖᵢⱼ·cⱼ + bₖ, for a `[.., n]`, c `[.., m]`, W `[out, n, m]`, b `[out]`; y is `[.., out]`. The

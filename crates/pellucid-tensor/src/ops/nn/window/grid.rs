@@ -1,18 +1,20 @@
 //! Sampling of images at grid points.
 
 use super::check_lengths;
-use super::resample::cubic_at;
-use crate::array::host_vec;
+use super::resample::cubic_weight;
+use crate::array::{host_values, host_vec};
+use crate::autograd::{apply_one, interface::*};
 use crate::ops::call::check;
-use crate::ops::elementwise::{arithmetic, compare};
-use crate::ops::formula::{broadcast, map, map_all, map_reusing};
+use crate::ops::elementwise::arithmetic;
+use crate::ops::formula::{map, map_all};
+use crate::ops::nn::row_sums::{RowTerms, SumIndices, row_sums};
 use crate::ops::primitive::precision::in_single;
 use crate::ops::primitive::view::reshape_to;
 use crate::ops::primitive::{copy, create, fill, gather, view};
 use crate::ops::products::matmul::matmul;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::formula::{Expr, Formula};
+use pellucid_ir::formula::Expr;
 use pellucid_ir::{Error, Result, Scalar, Shape, formula};
 
 /// The interpolation of [`grid_sample`] between elements.
@@ -80,97 +82,161 @@ pub fn grid_sample(
     let (n, channels) = (x.shape()[0], x.shape()[1]);
     let dims = &x.shape()[2..];
     let points = grid.shape()[1..=spatial].iter().product::<usize>();
-    let flat = reshape_to(grid, &[n, 1, points, spatial].into())?;
+    let flat = reshape_to(grid, &[n, points, spatial].into())?;
     let axes: Vec<SampledAxis> =
         (0..spatial).map(|a| SampledAxis { len: dims[a], outside, align: align_corners }).collect();
-    // The coordinates of the points along each axis, in elements, as [N, 1, P].
+    // The coordinates of the points along each axis, in elements, as [N, P].
     let coordinates: Vec<Tensor> = axes
         .iter()
         .enumerate()
-        .map(|(a, axis)| axis.to_elements(&view::select(&flat, 3, (spatial - 1 - a) as isize)?))
+        .map(|(a, axis)| axis.to_elements(&view::select(&flat, 2, (spatial - 1 - a) as isize)?))
         .collect::<Result<_>>()?;
-    let taps: Vec<Vec<Tap>> =
-        axes.iter().zip(&coordinates).map(|(axis, coordinates)| axis.taps(coordinates, mode)).collect::<Result<_>>()?;
-    // The value of elements outside the image: 0, or NaN for a point that is NaN. In the mode `Nearest`, this value
-    // also carries the gradient of the grid, which is 0.
-    let zero = fill::zeros((), x.dtype())?;
-    let zero_or_nan = |coordinates: &Tensor| arithmetic::clamp(&arithmetic::round(coordinates)?, 0.0, 0.0);
-    let beyond = match mode {
-        GridSampleMode::Nearest => {
-            coordinates.iter().try_fold(zero, |sum, coordinates| arithmetic::add(&sum, &zero_or_nan(coordinates)?))?
-        }
-        GridSampleMode::Linear | GridSampleMode::Cubic => zero,
-    };
-    let image = reshape_to(x, &[n, channels, dims.iter().product()].into())?;
-    let mut sum: Option<Tensor> = None;
-    for number in 0..taps.iter().map(Vec::len).product() {
-        let tap = joint_tap(&axes, &taps, number)?;
-        let each = broadcast::broadcast_to(&tap.element, [n, channels, points])?;
-        let elements = gather::take_along_axis(&image, &each, 2)?;
-        sum = Some(tap.add_weighted(sum, &elements, &beyond)?);
+    let elements = dims.iter().product::<usize>();
+    let image = reshape_to(x, &[n, channels, elements].into())?;
+    let terms = Terms::new(&axes, &coordinates, mode, [n, points, elements])?;
+    // The values of a point are adjacent, [N, P, C].
+    let rows = reshape_to(&terms.sums(op, &apply_one(PixelRows, &[&image])?)?, &[n, points, channels].into())?;
+    let mut y = copy::contiguous(&view::transpose(&rows, 1, 2)?)?;
+    if mode == GridSampleMode::Nearest {
+        y = nan_at_nan_points(&y, &coordinates)?;
     }
     let shape: Shape = [n, channels].iter().chain(&grid.shape()[1..=spatial]).copied().collect();
-    reshape_to(&sum.expect("an output must read at least one element"), &shape)
+    reshape_to(&y, &shape)
 }
 
-/// An element that the interpolation of each point reads.
-#[derive(Clone)]
-struct Tap {
-    /// The row-major index of the element within the image, `i64`.
-    element: Tensor,
-    /// The weight; `None` means 1.
-    weight: Option<Tensor>,
-    /// Whether the element is in the image.
-    is_inside: Tensor,
-}
+/// Copies images `[N, C, P]` to the rows of a table `[N·P + 1, C]`: the channels of each pixel, and a last row of
+/// zeros.
+struct PixelRows;
 
-impl Tap {
-    /// Adds the weighted elements of the image to `sum`. `beyond` replaces the elements outside the image.
-    fn add_weighted(&self, sum: Option<Tensor>, elements: &Tensor, beyond: &Tensor) -> Result<Tensor> {
-        let weighted = formula! {
-            static weighted(element, beyond, weight, is_inside: mask) = is_inside.select(element, beyond) * weight;
-        };
-        let add_weighted = formula! {
-            static add_weighted(sum, element, beyond, weight, is_inside: mask) = {
-                sum + is_inside.select(element, beyond) * weight
-            };
-        };
-        match (&self.weight, &sum) {
-            (None, _) => arithmetic::where_(&self.is_inside, elements, beyond),
-            (Some(weight), None) => map(weighted, &[elements, beyond, weight, &self.is_inside], &[]),
-            (Some(weight), Some(sum)) => {
-                let reuse = sum.is_unique().then_some(0);
-                map_reusing(add_weighted, &[sum, elements, beyond, weight, &self.is_inside], &[], reuse)
-            }
-        }
+impl Operation for PixelRows {
+    fn name(&self) -> &'static str {
+        "pixel_rows"
+    }
+    fn forward(&self, inputs: &[&Array], _: &mut SaveForBackward) -> Result<Arrays> {
+        let x = inputs[0];
+        let &[n, channels, pixels] = &x.shape()[..] else { unreachable!("images must be [N, C, P]") };
+        let count = n * pixels;
+        let out = Array::new(x.device(), x.dtype(), [count + 1, channels].into())?;
+        let zero = Array::filled(x.device(), x.dtype(), [1, 1].into(), 0.into())?;
+        let zeros = zero.broadcast_to(self.name(), &[1, channels].into())?;
+        copy::write_array(&zeros, &out.view(out.layout().slice(0, count, 1, 1)))?;
+        let rows = out.layout().slice(0, 0, 1, count).reshape(&[n, pixels, channels].into());
+        let rows = rows.expect("the rows of a contiguous table must be divisible into images");
+        copy::write_array(x, &out.view(rows.permute(&[0, 2, 1])))?;
+        Ok(smallvec![out])
+    }
+    fn backward(&self, saved: &SavedTensors, grads: &OutputGradients, _: NeedsInputGrad) -> Result<InputGradients> {
+        let &[n, channels, pixels] = &saved.input_shape(0)[..] else { unreachable!("images must be [N, C, P]") };
+        let rows = reshape_to(&view::narrow(&grads.get(0)?, 0, 0usize, n * pixels)?, &[n, pixels, channels].into())?;
+        Ok(smallvec![Some(view::transpose(&rows, 1, 2)?)])
     }
 }
 
-/// Combines one tap of each axis to a tap of the flat image. `combination` is the index of the combination.
-fn joint_tap(axes: &[SampledAxis], taps: &[Vec<Tap>], combination: usize) -> Result<Tap> {
-    let mut remaining = combination;
-    let mut one_of_axis = axes.iter().zip(taps).map(|(axis, taps)| {
-        let tap = &taps[remaining % taps.len()];
-        remaining /= taps.len();
-        (axis.len, tap)
-    });
-    let (_, first) = one_of_axis.next().expect("an image must have at least one spatial axis");
-    one_of_axis.try_fold(first.clone(), |joint, (len, tap)| {
-        let flat_index = formula! { static flat_index(outer, inner; len) = outer * len + inner; };
-        let element = map(flat_index, &[&joint.element, &tap.element], &[Scalar::from(len as i64)])?;
-        let (Some(outer), Some(inner)) = (&joint.weight, &tap.weight) else {
-            let is_inside = compare::logical_and(&joint.is_inside, &tap.is_inside)?;
-            return Ok(Tap { element, weight: None, is_inside });
+/// The terms of the weighted sums that interpolate: K for each of the N·P points, in the order of the points.
+struct Terms {
+    /// `i64 [N·P·K]`: the row of the table of [`PixelRows`]. Elements outside the image are its last row.
+    rows: Tensor,
+    /// `[N·P·K]`; `None` if every point reads one element.
+    weights: Option<Tensor>,
+    points: usize,
+    each: usize,
+}
+
+impl Terms {
+    /// Returns the terms for coordinates `[N, P]` along each axis, in elements.
+    fn new(
+        axes: &[SampledAxis],
+        coordinates: &[Tensor],
+        mode: GridSampleMode,
+        [n, points, elements]: [usize; 3],
+    ) -> Result<Terms> {
+        let taps = axes.iter().zip(coordinates).enumerate().map(|(a, (axis, x))| axis.taps(x, mode, (a, axes.len())));
+        let taps = taps.collect::<Result<Vec<[Tensor; 2]>>>()?;
+        let first_rows: Vec<i64> = (0..n).map(|image| (image * elements) as i64).collect();
+        let first_rows = create::from_host(&first_rows[..], [n, 1])?;
+        let zeros = create::from_host(&[(n * elements) as i64], [1])?;
+        let operands: Vec<&Tensor> = taps.iter().flatten().chain([&first_rows, &zeros]).collect();
+        let last: Vec<Scalar> = axes.iter().map(|axis| axis.last()).collect();
+        let formula = match (mode, axes.len()) {
+            (GridSampleMode::Linear, 2) => formula! {
+                static linear_terms_2d(x0, k0: index, x1, k1: index, first: index, zeros: index; last0, last1) = {
+                    joint_term(&[linear_tap(x0, k0), linear_tap(x1, k1)], &[last0, last1], first, zeros)
+                };
+            },
+            (GridSampleMode::Linear, _) => formula! {
+                static linear_terms_3d(
+                    x0, k0: index, x1, k1: index, x2, k2: index, first: index, zeros: index; last0, last1, last2
+                ) = {
+                    let taps = [linear_tap(x0, k0), linear_tap(x1, k1), linear_tap(x2, k2)];
+                    joint_term(&taps, &[last0, last1, last2], first, zeros)
+                };
+            },
+            (_, 2) => formula! {
+                static terms_2d(x0, w0, x1, w1, first: index, zeros: index; last0, last1) = {
+                    joint_term(&[(x0, w0), (x1, w1)], &[last0, last1], first, zeros)
+                };
+            },
+            _ => formula! {
+                static terms_3d(x0, w0, x1, w1, x2, w2, first: index, zeros: index; last0, last1, last2) = {
+                    joint_term(&[(x0, w0), (x1, w1), (x2, w2)], &[last0, last1, last2], first, zeros)
+                };
+            },
         };
-        let joint_weight = formula! {
-            static joint_weight(outer, inner, outer_inside: mask, inner_inside: mask) = {
-                (outer * inner, outer_inside & inner_inside)
-            };
+        // The last axes of the results are the axes of the points.
+        let mut results = map_all(formula, &operands, &last)?;
+        let by_point = |t: &Tensor| {
+            let rank = t.rank() as isize;
+            let order: Vec<isize> = [rank - 2, rank - 1].into_iter().chain(0..rank - 2).collect();
+            reshape_to(&view::permute(t, &order[..])?, &[t.size()].into())
         };
-        let mut outputs = map_all(joint_weight, &[outer, inner, &joint.is_inside, &tap.is_inside], &[])?;
-        let is_inside = outputs.remove(1);
-        Ok(Tap { element, weight: outputs.pop(), is_inside })
-    })
+        let weights = results.remove(1);
+        let weights = if mode == GridSampleMode::Nearest { None } else { Some(by_point(&weights)?) };
+        let each = results[0].shape()[..axes.len()].iter().product();
+        Ok(Terms { rows: by_point(&results[0])?, weights, points: n * points, each })
+    }
+
+    /// Returns the weighted sum of the rows of `table` for each point, `[N·P, C]`.
+    fn sums(&self, op: &'static str, table: &Tensor) -> Result<Tensor> {
+        let Some(weights) = &self.weights else { return gather::index_select(table, 0, &self.rows) };
+        let starts = host_values(self.points + 1, (0..).step_by(self.each).map(|start: i64| start))?;
+        let starts = create::from_host(&starts[..], [starts.len()])?;
+        row_sums(
+            op,
+            table,
+            &RowTerms { starts: &starts, rows: &self.rows, weights, sums: SumIndices::EqualCounts(self.each) },
+        )
+    }
+}
+
+/// Returns the element and the weight of tap k for linear interpolation at x: the element before x if k is 0, otherwise
+/// the next one.
+fn linear_tap(x: Expr, k: Expr) -> (Expr, Expr) {
+    let low = x.floor();
+    let fraction = x - low;
+    (k.eq(0).select(low, low + 1.0), k.eq(0).select(1.0 - fraction, fraction))
+}
+
+/// Combines one tap of each axis, an element and a weight, to a row of the table and a weight. The elements are
+/// integers. `first` is the first row of the image, and `zeros` the row for elements outside it.
+fn joint_term(taps: &[(Expr, Expr)], last: &[Expr], first: Expr, zeros: Expr) -> (Expr, Expr) {
+    let inside = |a: usize| taps[a].0.ge(0.0) & taps[a].0.le(last[a]);
+    let index = |a: usize| taps[a].0.clamp(0.0, last[a]).to_index();
+    let (mut flat_index, mut is_inside, mut weight) = (index(0), inside(0), taps[0].1);
+    for a in 1..taps.len() {
+        flat_index = flat_index * (last[a].to_index() + 1) + index(a);
+        is_inside = is_inside & inside(a);
+        weight = weight * taps[a].1;
+    }
+    (is_inside.select(first + flat_index, zeros), weight)
+}
+
+/// Replaces the results of points that have a NaN coordinate by NaN. The gradient of the coordinates is 0.
+fn nan_at_nan_points(y: &Tensor, coordinates: &[Tensor]) -> Result<Tensor> {
+    let zero_or_nan = formula! { static zero_or_nan(sum, x) = sum + x.round().clamp(0.0, 0.0); };
+    let zero = fill::zeros((), y.dtype())?;
+    let sum = coordinates.iter().try_fold(zero, |sum, x| map(zero_or_nan, &[&sum, x], &[]))?;
+    let replace = formula! { static nan_at_nan_points(y, zero) = zero.is_nan().select(zero, y); };
+    map(replace, &[y, &view::unsqueeze(&sum, 1)?], &[])
 }
 
 /// An axis of the image, with the options that determine which elements a point reads.
@@ -181,6 +247,11 @@ struct SampledAxis {
 }
 
 impl SampledAxis {
+    /// Returns the index of the last element.
+    fn last(&self) -> Scalar {
+        Scalar::from((self.len - 1) as f64)
+    }
+
     /// Converts coordinates in [−1, 1] to coordinates in elements: element i has coordinate i.
     fn to_elements(&self, x: &Tensor) -> Result<Tensor> {
         let len = self.len as f64;
@@ -190,42 +261,31 @@ impl SampledAxis {
         map(to_elements, &[x], &[half.into(), shift.into()])
     }
 
-    /// Returns the elements that are read along this axis for the coordinates x, with their weights.
-    fn taps(&self, x: &Tensor, mode: GridSampleMode) -> Result<Vec<Tap>> {
-        let last = [Scalar::from((self.len - 1) as f64)];
-        let tap = |x: &Tensor, weight: Option<Tensor>| {
-            let nearest_tap = formula! { static nearest_tap(x; last) = element_and_is_inside(x, last); };
-            let [element, is_inside] = outputs_of(nearest_tap, x, &last)?;
-            Ok(Tap { element, weight, is_inside })
+    /// Returns the elements that are read along this axis for the coordinates x `[N, P]`, and their weights. Both
+    /// broadcast to `[.., K, .., N, P]`, where the K taps of the last spatial axis are numbered by the first axis.
+    ///
+    /// In the mode `Linear`, the results are the coordinates and the numbers of the taps, from which [`linear_tap`]
+    /// computes elements and weights. `position` is the index of the axis, and the number of axes.
+    fn taps(&self, x: &Tensor, mode: GridSampleMode, position: (usize, usize)) -> Result<[Tensor; 2]> {
+        let (axis, axes) = position;
+        let numbers = |count: usize| {
+            let shape: Shape = (0..axes + 2).map(|a| if a == axes - 1 - axis { count } else { 1 }).collect();
+            create::from_host(&[0i64, 1, 2, 3][..count], shape)
         };
         match mode {
             GridSampleMode::Nearest => {
-                let nearest = arithmetic::round(&self.padded_coordinates(x)?.detach())?;
-                Ok(vec![tap(&nearest, None)?])
+                let nearest = arithmetic::round(&self.padded_coordinates(&x.detach())?)?;
+                let shape: Shape = std::iter::repeat_n(1, axes).chain(x.shape().iter().copied()).collect();
+                Ok([reshape_to(&nearest, &shape)?, fill::ones((), x.dtype())?])
             }
-            GridSampleMode::Linear => {
-                let linear_taps = formula! {
-                    static linear_taps(x; last) = {
-                        let low = x.floor();
-                        let weight = x - low;
-                        let (element, is_inside) = element_and_is_inside(low, last);
-                        let (next_element, is_next_inside) = element_and_is_inside(low + 1.0, last);
-                        (element, 1.0 - weight, is_inside, next_element, weight, is_next_inside)
-                    };
-                };
-                let outputs = outputs_of(linear_taps, &self.padded_coordinates(x)?, &last)?;
-                let [low, weight_low, is_low_inside, high, weight_high, is_high_inside] = outputs;
-                Ok(vec![
-                    Tap { element: low, weight: Some(weight_low), is_inside: is_low_inside },
-                    Tap { element: high, weight: Some(weight_high), is_inside: is_high_inside },
-                ])
-            }
+            GridSampleMode::Linear => Ok([self.padded_coordinates(x)?, numbers(2)?]),
             GridSampleMode::Cubic => {
-                let low = arithmetic::floor(&x.detach())?;
-                let weights = cubic_at(&arithmetic::sub(x, &low)?)?;
+                let taps = numbers(4)?;
                 // The padding mode replaces an element outside the image by an element inside.
-                let padded = |k: usize| self.padded_coordinates(&arithmetic::add(&low, k as f64 - 1.0)?);
-                weights.into_iter().enumerate().map(|(k, weight)| tap(&padded(k)?, Some(weight))).collect()
+                let elements = formula! { static cubic_elements(x, k: index) = x.floor() + (k.to_number() - 1.0); };
+                let elements = self.padded_coordinates(&map(elements, &[&x.detach(), &taps], &[])?)?;
+                let weights = formula! { static cubic_weights(x, k: index) = cubic_weight(x - x.floor(), k); };
+                Ok([elements, map(weights, &[x, &taps], &[])?])
             }
         }
     }
@@ -253,17 +313,6 @@ impl SampledAxis {
             }
         }
     }
-}
-
-/// Returns the index of the element at the integer x, clamped to [0, `last`], and whether x is in this range.
-fn element_and_is_inside(x: Expr, last: Expr) -> (Expr, Expr) {
-    (x.clamp(0.0, last).to_index(), x.ge(0.0) & x.le(last))
-}
-
-/// Returns the outputs of a formula of x.
-fn outputs_of<const N: usize>(formula: &Formula, x: &Tensor, params: &[Scalar]) -> Result<[Tensor; N]> {
-    let outputs = map_all(formula, &[x], params)?;
-    Ok(<[Tensor; N]>::try_from(outputs.into_vec()).expect("the formula must have N outputs"))
 }
 
 /// Clamps coordinates to [0, `last`]. The derivative is 0 at both ends and beyond them, because the interpolation has

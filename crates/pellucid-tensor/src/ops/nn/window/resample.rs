@@ -5,12 +5,11 @@
 use super::adaptive::adaptive_means;
 use super::check_lengths;
 use super::shuffle::concat_dims;
-use crate::ops::elementwise::arithmetic;
-use crate::ops::primitive::fill;
 use crate::ops::primitive::precision::in_single;
 use crate::ops::primitive::sparse::{SparseMatrix, multiply_axis};
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
+use pellucid_ir::formula::Expr;
 use pellucid_ir::{DType, Error, Result};
 use std::fmt;
 
@@ -220,18 +219,12 @@ fn cubic(t: f64) -> [f64; 4] {
     [outer(t + 1.0), inner(t), inner(1.0 - t), outer(2.0 - t)]
 }
 
-/// Returns the weights of [`cubic`] for a tensor of values t.
-pub(super) fn cubic_at(t: &Tensor) -> Result<Vec<Tensor>> {
-    let horner = |d: &Tensor, c: [f64; 4]| {
-        c[1..].iter().try_fold(fill::full_like(d, c[0])?, |sum, &c| arithmetic::add(&arithmetic::mul(&sum, d)?, c))
-    };
-    let inner = |d: &Tensor| horner(d, [A + 2.0, -(A + 3.0), 0.0, 1.0]);
-    let outer = |d: &Tensor| horner(d, [A, -5.0 * A, 8.0 * A, -4.0 * A]);
-    let complement = arithmetic::sub(1.0, t)?;
-    Ok(vec![
-        outer(&arithmetic::add(t, 1.0)?)?,
-        inner(t)?,
-        inner(&complement)?,
-        outer(&arithmetic::add(&complement, 1.0)?)?,
-    ])
+/// Returns weight k of [`cubic`] at t.
+pub(super) fn cubic_weight(t: Expr, k: Expr) -> Expr {
+    let horner = |d: Expr, c: [f64; 4]| ((d * c[0] + c[1]) * d + c[2]) * d + c[3];
+    // The distance to the nearer of the two inner elements, on the side of element k.
+    let distance = k.lt(2).select(t, 1.0 - t);
+    let inner = horner(distance, [A + 2.0, -(A + 3.0), 0.0, 1.0]);
+    let outer = horner(distance + 1.0, [A, -5.0 * A, 8.0 * A, -4.0 * A]);
+    (k.eq(1) | k.eq(2)).select(inner, outer)
 }
