@@ -54,8 +54,8 @@ static NATIVE: LazyLock<HashMap<&str, NativeFunction>> = LazyLock::new(|| {
 
 /// The language CUDA C++.
 ///
-/// The arguments of a kernel are the parameters, the address of the status, and the addresses of the buffers. Up to
-/// [`MAX_VALUE_WORDS`] words of parameters are passed by value, otherwise their address.
+/// The arguments of a kernel are the parameters, the address of the status, and the addresses of the buffers. Up to 768
+/// words of parameters are passed by value, otherwise their address.
 #[derive(Clone, Copy, Debug)]
 pub enum CudaCpp {}
 
