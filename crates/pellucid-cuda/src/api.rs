@@ -10,7 +10,7 @@ use crate::memory::{CudaMemory, PinnedWords};
 use cudarc::driver::sys::{self, CUresult};
 use pellucid_gpu::{
     AtomicCounters, ComputeApi, DeviceFailure, DeviceLimits, DispatchBatch, KernelSource, NO_FAILURE, OptionalFeatures,
-    PARAMETER_BYTES, PlannedDispatches, STATUS_OPERATION, STATUS_WORDS,
+    PARAMETER_BYTES, PlannedDispatches, STATUS_OPERATION, STATUS_WORDS, UNUSED_WORD,
 };
 use pellucid_ir::Result;
 use std::ops::Range;
@@ -39,9 +39,6 @@ pub(crate) struct StatusMemory {
     pub(crate) copy: PinnedWords<STATUS_WORDS>,
 }
 
-/// The index of a word of the status that no kernel writes, so it is 0 on the device.
-const UNUSED: usize = STATUS_WORDS - 1;
-
 impl StatusMemory {
     /// The size of the status in bytes.
     pub(crate) const BYTES: usize = 4 * STATUS_WORDS;
@@ -53,7 +50,7 @@ impl StatusMemory {
 
     /// Marks the words on the host as old, before a copy of the status is submitted.
     pub(crate) fn expect_copy(&self) {
-        [STATUS_OPERATION, UNUSED].into_iter().for_each(|word| self.copy.write(word, u32::MAX));
+        [STATUS_OPERATION, UNUSED_WORD].into_iter().for_each(|word| self.copy.write(word, u32::MAX));
     }
 
     /// Waits for the copy, and returns the status. Work after the copy may still be running.
@@ -62,7 +59,7 @@ impl StatusMemory {
     fn wait(&self) -> Result<[u32; STATUS_WORDS]> {
         loop {
             let words = self.copy.read();
-            if (words[STATUS_OPERATION], words[UNUSED]) == (0, 0) {
+            if (words[STATUS_OPERATION], words[UNUSED_WORD]) == (0, 0) {
                 return Ok(words);
             }
             // SAFETY: the stream is valid as long as the context.

@@ -13,7 +13,7 @@ use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use std::{env, fs, process};
 
-/// The variable with the folder of compiled kernels.
+/// The environment variable that names the folder of compiled kernels.
 const CACHE_VARIABLE: &str = "PELLUCID_CUDA_CACHE";
 
 /// A compiled kernel, loaded into a context.
@@ -31,7 +31,7 @@ pub struct CudaKernel {
 
 // SAFETY: the driver's calls are thread-safe, and the handles are valid until the kernel is dropped.
 unsafe impl Send for CudaKernel {}
-// SAFETY: as above.
+// SAFETY: the calls of the driver are thread-safe, so several threads may share a reference.
 unsafe impl Sync for CudaKernel {}
 
 impl CudaKernel {
@@ -59,8 +59,8 @@ impl CudaKernel {
         };
         context.enter()?;
         let (mut module, mut function) = (null_mut(), null_mut());
-        // SAFETY: the pointer to the result is valid for a write, and the code is complete: it has the length that NVRTC
-        // or the file states, and the driver rejects other contents.
+        // SAFETY: the pointer to the result is valid for a write, and the code is complete: NVRTC or the file states
+        // its length, and the driver rejects other contents.
         context.check(op, unsafe { sys::cuModuleLoadData(&raw mut module, code.as_ptr().cast()) })?;
         let name = CString::new(KERNEL).unwrap_or_default();
         // SAFETY: the pointer to the result is valid for a write, and the name is a C string.
@@ -82,23 +82,23 @@ impl CudaKernel {
 impl Drop for CudaKernel {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
-            // SAFETY: the module was loaded into this context, and is unloaded once. The driver waits for kernels of the
-            // module that still run.
+            // SAFETY: the module was loaded into this context, and is unloaded once. The driver waits for kernels of
+            // the module that still run.
             let _ = unsafe { sys::cuModuleUnload(self.module) };
         }
     }
 }
 
-/// Returns the options of the compiler. Without `--fmad`, a product and a sum are contracted nowhere, so results have the
-/// bits of the CPU.
+/// Returns the options of the compiler. `--fmad=false` prevents the contraction of products and sums, so results have
+/// the bits of the CPU.
 fn options(architecture: u32) -> Vec<String> {
     vec![format!("--gpu-architecture=sm_{architecture}"), "--fmad=false".into(), "--std=c++17".into()]
 }
 
 /// A program of NVRTC.
-struct Program(nvrtc::nvrtcProgram);
+struct NvrtcProgram(nvrtc::nvrtcProgram);
 
-impl Drop for Program {
+impl Drop for NvrtcProgram {
     fn drop(&mut self) {
         // SAFETY: the program was created and is destroyed once.
         let _ = unsafe { nvrtc::nvrtcDestroyProgram(&raw mut self.0) };
@@ -116,7 +116,7 @@ fn compile(op: &'static str, text: &str, options: &[String]) -> Result<Vec<u8>> 
     let text = CString::new(text).map_err(has_zero)?;
     let options = options.iter().map(|option| CString::new(&**option).map_err(has_zero)).collect::<Result<Vec<_>>>()?;
     let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
-    let mut program = Program(null_mut());
+    let mut program = NvrtcProgram(null_mut());
     // SAFETY: the pointer to the result is valid for a write, and the text and the name are C strings. There are no
     // headers.
     checked(unsafe {
@@ -137,7 +137,7 @@ fn compile(op: &'static str, text: &str, options: &[String]) -> Result<Vec<u8>> 
 }
 
 /// Returns the messages of the compiler.
-fn log(program: &Program) -> String {
+fn log(program: &NvrtcProgram) -> String {
     let mut size = 0;
     // SAFETY: the pointer to the result is valid for a write.
     if unsafe { nvrtc::nvrtcGetProgramLogSize(program.0, &raw mut size) } != nvrtcResult::NVRTC_SUCCESS {

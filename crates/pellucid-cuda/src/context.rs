@@ -4,6 +4,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
 use pellucid_gpu::{AtomicCounters, DeviceFailure};
 use pellucid_ir::{Error, Result};
 use std::ffi::{CStr, c_char, c_int};
+use std::num::NonZeroUsize;
 use std::ptr::{null, null_mut};
 
 /// The errors after which a context cannot be used.
@@ -40,7 +41,7 @@ pub(crate) struct Context {
 
 // SAFETY: the driver's calls are thread-safe, and the handles stay valid until the context is dropped.
 unsafe impl Send for Context {}
-// SAFETY: as above.
+// SAFETY: the calls of the driver are thread-safe, so several threads may share a reference.
 unsafe impl Sync for Context {}
 
 /// Returns the driver's text of an error.
@@ -48,21 +49,26 @@ pub(crate) fn error_text(error: CUresult) -> String {
     let mut text: *const c_char = null();
     // SAFETY: the pointer to the result is valid for a write. On success, the text is a constant C string.
     match unsafe { sys::cuGetErrorString(error, &raw mut text) } {
-        // SAFETY: as above.
+        // SAFETY: the driver has returned a C string.
         CUresult::CUDA_SUCCESS => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
         _ => format!("{error:?}"),
     }
 }
 
-/// Returns the number of devices, or 0 if there is no driver.
-pub(crate) fn device_count() -> usize {
-    let mut count: c_int = 0;
+/// Returns the number of devices, or the reason why there is none.
+pub(crate) fn device_count() -> Result<NonZeroUsize, String> {
     if !crate::is_available() {
-        return 0;
+        return Err("the libraries of CUDA (libcuda and libnvrtc) cannot be loaded; install NVIDIA's driver and the \
+                    CUDA Toolkit, or add their directories to the library search path"
+            .into());
     }
+    let mut count: c_int = 0;
     // SAFETY: the library is loaded, and the pointer to the result is valid for a write.
     let results = unsafe { [sys::cuInit(0), sys::cuDeviceGetCount(&raw mut count)] };
-    if results == [CUresult::CUDA_SUCCESS; 2] { count as usize } else { 0 }
+    match results.into_iter().find(|&result| result != CUresult::CUDA_SUCCESS) {
+        Some(error) => Err(format!("the CUDA driver cannot be initialized: {}", error_text(error))),
+        None => NonZeroUsize::new(count as usize).ok_or_else(|| "this machine has no GPU of NVIDIA".into()),
+    }
 }
 
 impl Context {
@@ -79,7 +85,6 @@ impl Context {
         let (mut device, mut context, mut stream) = (0, null_mut(), null_mut());
         let (mut total_memory, mut text) = (0, [0 as c_char; 128]);
         // SAFETY: the pointers to the results are valid for writes, the text of the name for 127 characters and a zero.
-        // The stream is created in the current context.
         unsafe {
             checked(sys::cuDeviceGet(&raw mut device, index as c_int))?;
             checked(sys::cuDeviceGetName(text.as_mut_ptr(), 127, device))?;
@@ -92,7 +97,7 @@ impl Context {
         };
         let major = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-        // SAFETY: as above.
+        // SAFETY: the pointers to the results are valid for writes. The stream is created in the current context.
         unsafe {
             checked(sys::cuDevicePrimaryCtxRetain(&raw mut context, device))?;
             let created = checked(sys::cuCtxSetCurrent(context))

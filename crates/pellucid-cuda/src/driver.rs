@@ -26,7 +26,7 @@ impl Driver for CudaDriver {
 
     /// Returns true if the libraries of CUDA can be loaded and the machine has a device. It creates no context.
     fn is_available(&self) -> bool {
-        device_count() > 0
+        device_count().is_ok()
     }
 
     fn open(&self, index: usize) -> Result<Box<dyn Backend>> {
@@ -40,20 +40,10 @@ impl CudaDriver {
     /// # Errors
     /// [`Error::DeviceUnavailable`] if there is no GPU, or if it cannot run a test kernel.
     pub fn open_device(&self, index: usize) -> Result<Cuda> {
-        Cuda::new(self.open_api(index)?)
-    }
-
-    /// Opens the device with this index, without its kernels.
-    pub(crate) fn open_api(&self, index: usize) -> Result<CudaApi> {
-        let (name, count) = (format!("cuda:{index}"), device_count());
-        let reason = match count {
-            0 if !crate::is_available() => {
-                "the libraries of CUDA (libcuda, libnvrtc and libcublasLt) cannot be loaded; install the driver and the \
-                 toolkit of NVIDIA, or add their folders to LD_LIBRARY_PATH"
-            }
-            0 => "this machine has no GPU of NVIDIA",
-            _ => return CudaApi::open(index % count, name),
-        };
-        Err(Error::DeviceUnavailable { device: name, reason: reason.into() })
+        let name = format!("cuda:{index}");
+        match device_count() {
+            Ok(count) => Cuda::new(CudaApi::open(index % count, name)?),
+            Err(reason) => Err(Error::DeviceUnavailable { device: name, reason }),
+        }
     }
 }

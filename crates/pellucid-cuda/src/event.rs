@@ -15,7 +15,7 @@ pub struct Event {
 
 // SAFETY: the driver's calls are thread-safe, and the handle is valid until the event is dropped.
 unsafe impl Send for Event {}
-// SAFETY: as above.
+// SAFETY: the calls of the driver are thread-safe, so several threads may share a reference.
 unsafe impl Sync for Event {}
 
 impl Event {

@@ -1,16 +1,16 @@
 //! [`PreparedGraph`]: the dispatches of a plan as one CUDA graph.
 //!
-//! Every dispatch is a kernel node with the node before it as its dependency, so the graph runs the plan in its order. A
-//! node after the last check copies the status to the host, which reads it while the device runs the rest of the graph. The graph is instantiated and uploaded in the first
-//! launch. Every other launch is one call of the driver, unless the memory of a slot has changed: the arguments of the
-//! nodes that use the slot are then set again.
+//! Every dispatch is a kernel node with the node before it as its dependency, so the graph runs the plan in its order.
+//! A node after the last check copies the status to the host, which reads it while the device runs the rest of the
+//! graph. The graph is instantiated and uploaded in the first launch. Every other launch is one call of the driver,
+//! unless the memory of a slot has changed: the arguments of the nodes that use the slot are then set again.
 
 use crate::api::StatusMemory;
 use crate::compiler::CudaKernel;
 use crate::context::Context;
 use crate::launch::{Arguments, ParameterMemory, node_parameters};
 use crate::memory::CudaMemory;
-use cudarc::driver::sys::{self, CUdeviceptr};
+use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
 use pellucid_gpu::{PlanBuffer, PlannedDispatch, PlannedDispatches};
 use pellucid_ir::Result;
 use std::ptr::{null, null_mut};
@@ -27,11 +27,11 @@ pub struct PreparedGraph {
     parameters: Vec<u8>,
     parameter_memory: Option<CudaMemory>,
     scratch: Vec<CudaMemory>,
-    graph: Option<Graph>,
+    graph: Option<ExecutableGraph>,
 }
 
 /// An instantiated graph.
-struct Graph {
+struct ExecutableGraph {
     context: Arc<Context>,
     graph: sys::CUgraph,
     executable: sys::CUgraphExec,
@@ -42,7 +42,7 @@ struct Graph {
 }
 
 // SAFETY: the driver's calls are thread-safe, and the handles are valid until the graph is dropped.
-unsafe impl Send for Graph {}
+unsafe impl Send for ExecutableGraph {}
 
 impl PreparedGraph {
     /// Keeps the dispatches of a plan, and copies their parameters to the device if a kernel reads them there.
@@ -80,7 +80,7 @@ impl PreparedGraph {
         if self.dispatches.is_empty() {
             return Ok(());
         }
-        let is_bound = |graph: &Graph| {
+        let is_bound = |graph: &ExecutableGraph| {
             let addresses = slots.iter().map(|slot| slot.as_ref().map(CudaMemory::address));
             graph.slots.iter().copied().eq(addresses)
         };
@@ -99,7 +99,14 @@ impl PreparedGraph {
         }
         // SAFETY: the graph and the stream belong to one context. The slots are allocated, and memory is freed in the
         // order of the stream.
-        self.context.check("launch", unsafe { sys::cuGraphLaunch(graph.executable, self.context.stream()) })
+        let launch = || unsafe { sys::cuGraphLaunch(graph.executable, self.context.stream()) };
+        let mut result = launch();
+        if matches!(result, CUresult::CUDA_ERROR_INVALID_CONTEXT | CUresult::CUDA_ERROR_INVALID_HANDLE) {
+            // Another context, or none, is current on this thread. A refused launch has submitted nothing.
+            self.context.enter()?;
+            result = launch();
+        }
+        self.context.check("launch", result)
     }
 
     /// Returns the arguments of a dispatch with the slots at these addresses.
@@ -114,10 +121,10 @@ impl PreparedGraph {
     }
 
     /// Builds the graph with the slots at these addresses, and uploads it.
-    fn instantiate(&self, slots: Vec<Option<CUdeviceptr>>) -> Result<Graph> {
+    fn instantiate(&self, slots: Vec<Option<CUdeviceptr>>) -> Result<ExecutableGraph> {
         let context = &self.context;
         context.enter()?;
-        let mut graph = Graph::new(context)?;
+        let mut graph = ExecutableGraph::new(context)?;
         let mut previous = null_mut();
         for (k, dispatch) in self.dispatches.iter().enumerate() {
             let node = self.arguments(dispatch, &slots).with_pointers(|pointers| {
@@ -135,7 +142,7 @@ impl PreparedGraph {
     }
 
     /// Sets the arguments of the nodes whose slots have moved to other addresses.
-    fn rebind(&self, mut graph: Graph, slots: Vec<Option<CUdeviceptr>>) -> Result<Graph> {
+    fn rebind(&self, mut graph: ExecutableGraph, slots: Vec<Option<CUdeviceptr>>) -> Result<ExecutableGraph> {
         self.context.enter()?;
         for (dispatch, &node) in self.dispatches.iter().zip(&graph.nodes) {
             let has_moved = |buffer: &PlanBuffer| match *buffer {
@@ -159,14 +166,14 @@ impl PreparedGraph {
     }
 }
 
-impl Graph {
+impl ExecutableGraph {
     /// Creates an empty graph.
-    fn new(context: &Arc<Context>) -> Result<Graph> {
+    fn new(context: &Arc<Context>) -> Result<ExecutableGraph> {
         let mut graph = null_mut();
         // SAFETY: the pointer to the result is valid for a write.
         context.check("prepare", unsafe { sys::cuGraphCreate(&raw mut graph, 0) })?;
         let (executable, nodes, slots) = (null_mut(), Vec::new(), Vec::new());
-        Ok(Graph { context: context.clone(), graph, executable, nodes, slots })
+        Ok(ExecutableGraph { context: context.clone(), graph, executable, nodes, slots })
     }
 
     /// Adds a kernel that runs after the node `previous`, if it is not null.
@@ -234,7 +241,7 @@ impl Graph {
     }
 }
 
-impl Drop for Graph {
+impl Drop for ExecutableGraph {
     fn drop(&mut self) {
         if self.context.enter().is_err() {
             return;

@@ -26,7 +26,7 @@ impl<'a> Arguments<'a> {
     /// Collects the arguments of a kernel whose parameters start at byte `offset`.
     ///
     /// # Panics
-    /// If the kernel has more parameters or other buffers.
+    /// If the parameters end beyond the bytes, or the number of buffers differs from the number of bindings.
     pub(crate) fn new(
         kernel: &CudaKernel,
         parameters: ParameterMemory<'a>,

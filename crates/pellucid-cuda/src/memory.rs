@@ -64,7 +64,7 @@ pub(crate) struct PinnedWords<const N: usize> {
 
 // SAFETY: the memory is owned, and the host reads it only through `read`, after the device has written it.
 unsafe impl<const N: usize> Send for PinnedWords<N> {}
-// SAFETY: as above; reads do not change the memory.
+// SAFETY: several threads may share a reference, because reads do not change the memory.
 unsafe impl<const N: usize> Sync for PinnedWords<N> {}
 
 impl<const N: usize> PinnedWords<N> {
@@ -103,9 +103,9 @@ impl<const N: usize> PinnedWords<N> {
 impl<const N: usize> Drop for PinnedWords<N> {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
-            // SAFETY: the memory was allocated by `cuMemHostAlloc` and is freed once, after the work that writes it.
+            // SAFETY: the stream is valid as long as the context.
             let _ = unsafe { sys::cuStreamSynchronize(self.context.stream()) };
-            // SAFETY: as above.
+            // SAFETY: the memory was allocated by `cuMemHostAlloc` and is freed once. No work writes it any more.
             let _ = unsafe { sys::cuMemFreeHost(self.words.cast()) };
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Most users need the crate `pellucid`. A backend implements two traits: [`ComputeApi`], the calls of a graphics or
 //! compute API, and [`Language`], which prints a kernel in the language of this API. [`GpuBackend`] is then a complete
-//! [`Backend`](pellucid_ir::backend::Backend). `pellucid-wgpu` is an implementation.
+//! [`Backend`](pellucid_ir::backend::Backend). `pellucid-wgpu` and `pellucid-cuda` are implementations.
 //!
 //! Kernels are written in WGSL, the kernel language of this crate, with a library of functions. [`Wgsl`] prints them
 //! unchanged.
@@ -64,4 +64,4 @@ pub use failure::DeviceFailure;
 pub use shader::languages::check_translations;
 pub use shader::wgsl::Wgsl;
 pub use shader::{BindingUse, KernelFeatures, KernelSource, Language, LibraryFunction, WORKGROUP, WorkgroupArray};
-pub use status::{NO_FAILURE, OPERATION as STATUS_OPERATION, STATUS_WORDS, status_words};
+pub use status::{NO_FAILURE, OPERATION as STATUS_OPERATION, STATUS_WORDS, UNUSED_WORD, status_words};

@@ -29,6 +29,9 @@ pub(crate) const LENGTH: usize = 5;
 /// The word that counts the checks that passed since the last reset, modulo 2³².
 pub(crate) const PASSED: usize = 6;
 
+/// The word that no kernel writes. It is always 0.
+pub const UNUSED_WORD: usize = 7;
+
 /// The contents of the status buffer after a reset.
 pub const NO_FAILURE: [u32; STATUS_WORDS] = [0, u32::MAX, 0, 0, 0, 0, 0, 0];
 

@@ -22,7 +22,7 @@ use pellucid_gpu::{BindingUse, KernelSource, Language, WORKGROUP};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 use std::sync::LazyLock;
-use translate::{TranslatedFunction, Untranslatable, translate_body, translate_function};
+use translate::{TranslatedFunction, UntranslatedConstruct, translate_body, translate_function};
 
 /// The name of the kernel in its text.
 pub(crate) const KERNEL: &str = "kernel";
@@ -63,7 +63,8 @@ impl Language for CudaCpp {
     /// Returns the text of a kernel. A text with a construct that is not translated does not compile, and the error
     /// names the construct.
     fn text(source: &KernelSource<'_>) -> String {
-        kernel_text(source).unwrap_or_else(|what| format!("#error \"a kernel has {what}, which is not translated\"\n"))
+        kernel_text(source)
+            .unwrap_or_else(|what| format!("#error \"a kernel contains {what}, which has no translation\"\n"))
     }
 }
 
@@ -72,7 +73,7 @@ pub(crate) fn passes_values(source: &KernelSource<'_>) -> bool {
     source.parameter_words <= MAX_VALUE_WORDS
 }
 
-fn kernel_text(source: &KernelSource<'_>) -> Result<String, Untranslatable> {
+fn kernel_text(source: &KernelSource<'_>) -> Result<String, UntranslatedConstruct> {
     let functions = library(source)?;
     let mut text = format!("{PRELUDE}\n");
     for array in source.workgroup_arrays {
@@ -122,7 +123,7 @@ fn kernel_text(source: &KernelSource<'_>) -> Result<String, Untranslatable> {
 }
 
 /// Returns the library functions that a kernel calls, directly or indirectly.
-fn library(source: &KernelSource<'_>) -> Result<Vec<TranslatedFunction>, Untranslatable> {
+fn library(source: &KernelSource<'_>) -> Result<Vec<TranslatedFunction>, UntranslatedConstruct> {
     let (mut functions, mut open) = (Vec::new(), Vec::new());
     for function in source.library(|name| NATIVE.contains_key(name)) {
         match function.source {
@@ -191,7 +192,7 @@ mod tests {
     #[test]
     fn a_construct_that_is_not_translated_is_the_error_of_the_compiler() {
         let text = CudaCpp::text(&source("    continuing { x = 1u; }\n"));
-        assert_eq!(text, "#error \"a kernel has `continuing`, which is not translated\"\n");
+        assert_eq!(text, "#error \"a kernel contains `continuing`, which has no translation\"\n");
     }
 
     #[test]

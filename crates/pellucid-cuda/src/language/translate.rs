@@ -1,13 +1,13 @@
 //! The translation of the tokens of a kernel text.
 //!
-//! Both languages have the same expressions. What differs: declarations (`let`, `var`, functions and their types),
-//! literals, parts of vectors (`v.xy`), `loop`, and `switch`, whose cases end without `break`.
+//! Both languages have the same expressions. They differ in declarations (`let`, `var`, functions and their types),
+//! literals, swizzles (`v.xy`), `loop`, and `switch`, whose cases end without `break` in WGSL.
 
 use super::tokens::{Token, TokenKind, is_float, tokens};
 use std::fmt::Write;
 
 /// The reason why a text cannot be translated.
-pub(super) type Untranslatable = String;
+pub(super) type UntranslatedConstruct = String;
 
 /// A function in CUDA C++.
 pub(super) struct TranslatedFunction {
@@ -18,12 +18,12 @@ pub(super) struct TranslatedFunction {
 }
 
 /// Translates the text of a function.
-pub(super) fn translate_function(text: &str) -> Result<TranslatedFunction, Untranslatable> {
+pub(super) fn translate_function(text: &str) -> Result<TranslatedFunction, UntranslatedConstruct> {
     Translator { tokens: tokens(text), next: 0 }.function()
 }
 
 /// Translates the statements of a kernel.
-pub(super) fn translate_body(text: &str) -> Result<String, Untranslatable> {
+pub(super) fn translate_body(text: &str) -> Result<String, UntranslatedConstruct> {
     let (mut translator, mut out) = (Translator { tokens: tokens(text), next: 0 }, String::new());
     while translator.next < translator.tokens.len() {
         translator.statement(&mut out)?;
@@ -51,7 +51,7 @@ impl<'a> Translator<'a> {
         self.peek().is_some_and(|token| token.is(text))
     }
 
-    fn take(&mut self) -> Result<Token<'a>, Untranslatable> {
+    fn take(&mut self) -> Result<Token<'a>, UntranslatedConstruct> {
         let token = *self.peek().ok_or("the text ends early")?;
         self.next += 1;
         Ok(token)
@@ -64,13 +64,13 @@ impl<'a> Translator<'a> {
         is_next
     }
 
-    fn expect(&mut self, text: &str) -> Result<Token<'a>, Untranslatable> {
+    fn expect(&mut self, text: &str) -> Result<Token<'a>, UntranslatedConstruct> {
         let token = self.take()?;
         if token.is(text) { Ok(token) } else { Err(format!("`{}` in place of `{text}`", token.text)) }
     }
 
     /// Returns the tokens up to a symbol outside of brackets for which `ends` is true. The symbol stays.
-    fn until(&mut self, ends: impl Fn(&str) -> bool) -> Result<&[Token<'a>], Untranslatable> {
+    fn until(&mut self, ends: impl Fn(&str) -> bool) -> Result<&[Token<'a>], UntranslatedConstruct> {
         let (start, mut depth) = (self.next, 0);
         loop {
             let token = self.peek().ok_or("a bracket is not closed")?;
@@ -87,7 +87,7 @@ impl<'a> Translator<'a> {
     }
 
     /// Translates a function.
-    fn function(&mut self) -> Result<TranslatedFunction, Untranslatable> {
+    fn function(&mut self) -> Result<TranslatedFunction, UntranslatedConstruct> {
         self.expect("fn")?;
         let name = self.take()?.text.to_string();
         self.expect("(")?;
@@ -106,7 +106,7 @@ impl<'a> Translator<'a> {
     }
 
     /// Translates a block with its braces.
-    fn block(&mut self) -> Result<String, Untranslatable> {
+    fn block(&mut self) -> Result<String, UntranslatedConstruct> {
         let mut out = String::from(self.expect("{")?.text);
         loop {
             if self.is_next("}") {
@@ -118,7 +118,7 @@ impl<'a> Translator<'a> {
     }
 
     /// Translates a statement, or a part of one.
-    fn statement(&mut self, out: &mut String) -> Result<(), Untranslatable> {
+    fn statement(&mut self, out: &mut String) -> Result<(), UntranslatedConstruct> {
         let token = self.take()?;
         match (token.kind, token.text) {
             (_, "{") => {
@@ -145,7 +145,7 @@ impl<'a> Translator<'a> {
     }
 
     /// Translates a declaration after `let` or `var`, up to its semicolon.
-    fn declaration(&mut self, qualifier: &str) -> Result<String, Untranslatable> {
+    fn declaration(&mut self, qualifier: &str) -> Result<String, UntranslatedConstruct> {
         let name = name_of(self.take()?);
         let ty = match self.skip(":") {
             true => Some(join(self.until(|text| text == "=" || text == ";")?).trim().to_string()),
@@ -168,7 +168,7 @@ impl<'a> Translator<'a> {
     }
 
     /// Translates an expression up to its semicolon.
-    fn value(&mut self) -> Result<String, Untranslatable> {
+    fn value(&mut self) -> Result<String, UntranslatedConstruct> {
         let (start, mut out) = (self.next, String::new());
         while !self.is_next(";") {
             self.take()?;
@@ -180,7 +180,7 @@ impl<'a> Translator<'a> {
     }
 
     /// Translates a `switch` after the keyword. Every case is a block.
-    fn switch(&mut self, keyword: Token<'a>, out: &mut String) -> Result<(), Untranslatable> {
+    fn switch(&mut self, keyword: Token<'a>, out: &mut String) -> Result<(), UntranslatedConstruct> {
         let condition = join(self.until(|text| text == "{")?);
         let _ = write!(out, "{}switch ({}) {{", keyword.space, condition.trim());
         self.expect("{")?;

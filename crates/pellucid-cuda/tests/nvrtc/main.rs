@@ -3,7 +3,7 @@
 //! `PELLUCID_KERNEL_TEXTS` names a folder of compiled kernels (`PELLUCID_CUDA_CACHE` of a run of other tests), whose
 //! files contain the texts. Without it, the test prints that it does not run and passes. `.ci/cuda` sets it.
 
-// The summary is written for `docs/cuda.md`.
+// The test prints the number of texts and of registers.
 #![allow(clippy::print_stdout)]
 
 use cudarc::nvrtc::sys::{self as nvrtc, nvrtcResult};
