@@ -62,7 +62,8 @@ impl StatusMemory {
             if (words[STATUS_OPERATION], words[UNUSED_WORD]) == (0, 0) {
                 return Ok(words);
             }
-            // SAFETY: the stream is valid as long as the context.
+            self.context.enter()?;
+            // SAFETY: the stream belongs to the current context.
             match unsafe { sys::cuStreamQuery(self.context.stream()) } {
                 CUresult::CUDA_ERROR_NOT_READY => std::hint::spin_loop(),
                 // A failed check has several words, which the copy may write one by one.
@@ -141,10 +142,12 @@ impl ComputeApi for CudaApi {
         let context = &self.context;
         context.enter()?;
         let to = to.address() + offset as u64;
-        // SAFETY: the range is within the buffer (the contract of this method). The driver has copied pageable host
-        // memory when it returns.
+        // SAFETY: the range is within the buffer (the contract of this method), and `bytes` is borrowed until the stream
+        // is done.
         let result = unsafe { sys::cuMemcpyHtoDAsync_v2(to, bytes.as_ptr().cast(), bytes.len(), context.stream()) };
-        context.check("upload", result)
+        // The copy may still read `bytes` when the call returns. The stream is waited for even if the device has failed.
+        let done = context.wait();
+        context.check("upload", result).and(done)
     }
 
     fn read(&self, from: &CudaMemory, range: Range<usize>, receive: impl FnOnce(&[u8])) -> Result<()> {
@@ -156,15 +159,16 @@ impl ComputeApi for CudaApi {
         // stream is done.
         let result =
             unsafe { sys::cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), from, bytes.len(), context.stream()) };
-        // Also after an error, the copy must not run when `bytes` is freed.
-        let done = context.synchronize();
+        // The copy must not run when `bytes` is freed. The stream is waited for even if the device has failed.
+        let done = context.wait();
         context.check("download", result).and(done)?;
         receive(&bytes);
         Ok(())
     }
 
     fn wait(&self) -> Result<()> {
-        self.context.synchronize()
+        self.context.enter()?;
+        self.context.wait()
     }
 
     fn compile(&self, op: &'static str, text: &str, source: &KernelSource<'_>) -> Result<CudaKernel> {

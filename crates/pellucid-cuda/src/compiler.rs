@@ -11,6 +11,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::{env, fs, process};
 
 /// The environment variable that names the folder of compiled kernels.
@@ -59,8 +60,8 @@ impl CudaKernel {
         };
         context.enter()?;
         let (mut module, mut function) = (null_mut(), null_mut());
-        // SAFETY: the pointer to the result is valid for a write, and the code is complete: NVRTC or the file states
-        // its length, and the driver rejects other contents.
+        // SAFETY: the pointer to the result is valid for a write, and the code is complete: NVRTC has returned it, now or
+        // when the file was written, whose checksum is compared.
         context.check(op, unsafe { sys::cuModuleLoadData(&raw mut module, code.as_ptr().cast()) })?;
         let name = CString::new(KERNEL).unwrap_or_default();
         // SAFETY: the pointer to the result is valid for a write, and the name is a C string.
@@ -82,8 +83,9 @@ impl CudaKernel {
 impl Drop for CudaKernel {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
-            // SAFETY: the module was loaded into this context, and is unloaded once. The driver waits for kernels of
-            // the module that still run.
+            // A submitted kernel of the module may still run.
+            let _ = self.context.wait();
+            // SAFETY: the module was loaded into this context, and is unloaded once.
             let _ = unsafe { sys::cuModuleUnload(self.module) };
         }
     }
@@ -151,9 +153,9 @@ fn log(program: &NvrtcProgram) -> String {
 
 /// The file with the compiled code of a text.
 ///
-/// The file contains the key, which is the text with everything else on which the code depends, and the code. A file
-/// with another key is not used, so equal hashes do no harm. Files appear complete: they are written under another name
-/// first.
+/// The file contains the key, which is the text with everything else on which the code depends, a checksum of the code,
+/// and the code. A file with another key is not used, so equal hashes do no harm. Files are written under another name
+/// first, and a file whose checksum differs is not used.
 struct CachedCode {
     path: PathBuf,
     key: Vec<u8>,
@@ -171,28 +173,36 @@ impl CachedCode {
             return None;
         }
         let key = format!("{}\nNVRTC {major}.{minor}, driver {driver}\n{text}", options.join(" ")).into_bytes();
-        let mut hasher = DefaultHasher::new();
-        key.hash(&mut hasher);
-        Some(CachedCode { path: folder.join(format!("{:016x}.cubin", hasher.finish())), key })
+        Some(CachedCode { path: folder.join(format!("{:016x}.cubin", hash_of(&key))), key })
     }
 
     /// Returns the code, if the file exists and has the key.
     fn read(&self) -> Option<Vec<u8>> {
         let contents = fs::read(&self.path).ok()?;
-        let code = contents.strip_prefix(&(self.key.len() as u64).to_le_bytes())?.strip_prefix(&*self.key)?;
-        Some(code.to_vec())
+        let rest = contents.strip_prefix(&(self.key.len() as u64).to_le_bytes())?.strip_prefix(&*self.key)?;
+        let (sum, code) = rest.split_first_chunk()?;
+        (u64::from_le_bytes(*sum) == hash_of(code)).then(|| code.to_vec())
     }
 
     /// Writes the file. An error is no failure: the text is compiled again.
     fn write(&self, code: &[u8]) {
-        let contents = [&(self.key.len() as u64).to_le_bytes(), &*self.key, code].concat();
-        let temporary = self.path.with_extension(format!("{}.part", process::id()));
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let contents =
+            [&(self.key.len() as u64).to_le_bytes(), &*self.key, &hash_of(code).to_le_bytes(), code].concat();
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let temporary = self.path.with_extension(format!("{}-{number}.part", process::id()));
         let written =
             self.path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&temporary, contents));
         if written.and_then(|()| fs::rename(&temporary, &self.path)).is_err() {
             let _ = fs::remove_file(&temporary);
         }
     }
+}
+
+fn hash_of(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Returns the folder of compiled kernels: the value of [`CACHE_VARIABLE`], or a folder of the user's caches. An empty
@@ -207,4 +217,26 @@ fn cache_folder() -> Option<PathBuf> {
     };
     let caches = base("XDG_CACHE_HOME", "").or_else(|| base("HOME", ".cache")).or_else(|| base("LOCALAPPDATA", ""))?;
     Some(caches.join("pellucid").join("cuda"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_compiled_code_is_complete_and_has_its_key() {
+        let path = env::temp_dir().join(format!("pellucid-cuda-{}", process::id())).join("code.cubin");
+        let of_key = |key: &str| CachedCode { path: path.clone(), key: key.into() };
+        let cached = of_key("text");
+        assert_eq!(cached.read(), None);
+        cached.write(b"code");
+        assert_eq!(cached.read().as_deref(), Some(&b"code"[..]));
+        assert_eq!(of_key("other").read(), None, "a file with another key must not be used");
+        let contents = fs::read(&path).unwrap();
+        for len in 0..contents.len() {
+            fs::write(&path, &contents[..len]).unwrap();
+            assert_eq!(cached.read(), None, "a file with {len} of {} bytes must not be used", contents.len());
+        }
+        fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
 }

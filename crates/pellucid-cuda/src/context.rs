@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use std::ptr::{null, null_mut};
 
 /// The errors after which a context cannot be used.
-const FATAL: [CUresult; 13] = [
+const FATAL: [CUresult; 18] = [
     CUresult::CUDA_ERROR_DEINITIALIZED,
     CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED,
     CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
@@ -21,8 +21,16 @@ const FATAL: [CUresult; 13] = [
     CUresult::CUDA_ERROR_INVALID_ADDRESS_SPACE,
     CUresult::CUDA_ERROR_INVALID_PC,
     CUresult::CUDA_ERROR_ECC_UNCORRECTABLE,
+    CUresult::CUDA_ERROR_NVLINK_UNCORRECTABLE,
+    CUresult::CUDA_ERROR_CONTAINED,
+    CUresult::CUDA_ERROR_TENSOR_MEMORY_LEAK,
+    CUresult::CUDA_ERROR_EXTERNAL_DEVICE,
+    CUresult::CUDA_ERROR_MPS_CLIENT_TERMINATED,
     CUresult::CUDA_ERROR_UNKNOWN,
 ];
+
+/// The oldest version of the driver's interface with all calls of the backend, as `cuDriverGetVersion` returns it.
+const MIN_DRIVER: c_int = 12_080;
 
 /// The primary context of a device, and the stream that runs all work of the backend in the order of the calls.
 pub(crate) struct Context {
@@ -82,6 +90,12 @@ impl Context {
             CUresult::CUDA_SUCCESS => Ok(()),
             error => Err(failure.unavailable(error_text(error))),
         };
+        let mut version = 0;
+        // SAFETY: the pointer to the result is valid for a write.
+        checked(unsafe { sys::cuDriverGetVersion(&raw mut version) })?;
+        if version < MIN_DRIVER {
+            return Err(failure.unavailable("the driver is older than CUDA 12.8; update it"));
+        }
         let (mut device, mut context, mut stream) = (0, null_mut(), null_mut());
         let (mut total_memory, mut text) = (0, [0 as c_char; 128]);
         // SAFETY: the pointers to the results are valid for writes, the text of the name for 127 characters and a zero.
@@ -97,6 +111,9 @@ impl Context {
         };
         let major = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        if attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)? == 0 {
+            return Err(failure.unavailable("the device has no memory pools"));
+        }
         // SAFETY: the pointers to the results are valid for writes. The stream is created in the current context.
         unsafe {
             checked(sys::cuDevicePrimaryCtxRetain(&raw mut context, device))?;
@@ -150,13 +167,12 @@ impl Context {
         }
     }
 
-    /// Waits until all work of the stream is done.
+    /// Waits until all work of the stream is done, also if the device has failed. The context must be current.
     ///
     /// # Errors
     /// The errors of [`check`](Context::check).
-    pub(crate) fn synchronize(&self) -> Result<()> {
-        self.enter()?;
-        // SAFETY: the stream belongs to the current context.
+    pub(crate) fn wait(&self) -> Result<()> {
+        // SAFETY: the stream is valid as long as the context.
         self.check("synchronize", unsafe { sys::cuStreamSynchronize(self.stream) })
     }
 }

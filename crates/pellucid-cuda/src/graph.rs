@@ -18,6 +18,8 @@ use std::sync::Arc;
 
 /// The dispatches of a plan and the graph that runs them.
 pub struct PreparedGraph {
+    /// The graph, which is dropped before the kernels and the memory of its nodes.
+    graph: Option<ExecutableGraph>,
     context: Arc<Context>,
     status: Arc<StatusMemory>,
     dispatches: Vec<PlannedDispatch<CudaKernel>>,
@@ -27,7 +29,6 @@ pub struct PreparedGraph {
     parameters: Vec<u8>,
     parameter_memory: Option<CudaMemory>,
     scratch: Vec<CudaMemory>,
-    graph: Option<ExecutableGraph>,
 }
 
 /// An instantiated graph.

@@ -1,6 +1,7 @@
 // Functions of the kernel library that CUDA has as instructions. They replace the functions of the same names, which
 // compute with 32-bit words only and guard against compilers that change the order of operations. The results have the
-// same bits. Each function starts at the beginning of a line and ends with a line that contains only a closing brace.
+// same bits, except the bits of NaN and the errors of products below 2^-102. Each function starts at the beginning of a
+// line and ends with a line that contains only a closing brace.
 
 DEVICE f32 keep(f32 x) {
     return x;

@@ -173,6 +173,12 @@ DEVICE bool any(vec4<bool> v) { return v.x || v.y || v.z || v.w; }
 DEVICE bool all(vec2<bool> v) { return v.x && v.y; }
 DEVICE bool all(vec4<bool> v) { return v.x && v.y && v.z && v.w; }
 
+// Floats have other functions, and must not be converted to integers.
+template <class T> METHOD T min(T a, T b) = delete;
+template <class T> METHOD T max(T a, T b) = delete;
+template <class T> METHOD T clamp(T x, T low, T high) = delete;
+METHOD i32 abs(f32 x) = delete;
+METHOD i32 sign(f32 x) = delete;
 DEVICE u32 min(u32 a, u32 b) { return b < a ? b : a; }
 DEVICE u32 max(u32 a, u32 b) { return a < b ? b : a; }
 DEVICE i32 min(i32 a, i32 b) { return b < a ? b : a; }
