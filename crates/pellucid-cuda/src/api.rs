@@ -6,11 +6,12 @@ use crate::event::Event;
 use crate::graph::PreparedGraph;
 use crate::language::CudaCpp;
 use crate::launch::{Arguments, ParameterMemory, launch};
-use crate::memory::{CudaMemory, PinnedWords};
-use cudarc::driver::sys::{self, CUresult};
+use crate::memory::CudaMemory;
+use crate::status::StatusMemory;
+use cudarc::driver::sys;
 use pellucid_gpu::{
     AtomicCounters, ComputeApi, DeviceFailure, DeviceLimits, DispatchBatch, KernelSource, NO_FAILURE, OptionalFeatures,
-    PARAMETER_BYTES, PlannedDispatches, STATUS_OPERATION, STATUS_WORDS, UNUSED_WORD,
+    PARAMETER_BYTES, PlannedDispatches, STATUS_WORDS,
 };
 use pellucid_ir::Result;
 use std::ops::Range;
@@ -29,48 +30,6 @@ pub struct CudaApi {
     status: Arc<StatusMemory>,
     /// The parameters of a batch of dispatches, for kernels that do not receive them by value.
     parameters: CudaMemory,
-}
-
-/// The status of a device.
-pub(crate) struct StatusMemory {
-    context: Arc<Context>,
-    pub(crate) memory: CudaMemory,
-    /// The copy of the status for the host.
-    pub(crate) copy: PinnedWords<STATUS_WORDS>,
-}
-
-impl StatusMemory {
-    /// The size of the status in bytes.
-    pub(crate) const BYTES: usize = 4 * STATUS_WORDS;
-
-    fn new(context: &Arc<Context>) -> Result<StatusMemory> {
-        let memory = CudaMemory::allocate(context, StatusMemory::BYTES)?;
-        Ok(StatusMemory { context: context.clone(), memory, copy: PinnedWords::new(context)? })
-    }
-
-    /// Marks the words on the host as old, before a copy of the status is submitted.
-    pub(crate) fn expect_copy(&self) {
-        [STATUS_OPERATION, UNUSED_WORD].into_iter().for_each(|word| self.copy.write(word, u32::MAX));
-    }
-
-    /// Waits for the copy, and returns the status. Work after the copy may still be running.
-    ///
-    /// A graph cannot tell the host that one of its nodes is done, so the host reads the words until they change.
-    fn wait(&self) -> Result<[u32; STATUS_WORDS]> {
-        loop {
-            let words = self.copy.read();
-            if (words[STATUS_OPERATION], words[UNUSED_WORD]) == (0, 0) {
-                return Ok(words);
-            }
-            self.context.enter()?;
-            // SAFETY: the stream belongs to the current context.
-            match unsafe { sys::cuStreamQuery(self.context.stream()) } {
-                CUresult::CUDA_ERROR_NOT_READY => std::hint::spin_loop(),
-                // A failed check has several words, which the copy may write one by one.
-                result => return self.context.check("status", result).map(|()| self.copy.read()),
-            }
-        }
-    }
 }
 
 impl CudaApi {
@@ -187,9 +146,9 @@ impl ComputeApi for CudaApi {
         for dispatch in batch.dispatches {
             let buffers = batch.memory[dispatch.memory.clone()].iter().map(CudaMemory::address);
             let (kernel, status) = (&*dispatch.kernel, self.status.memory.address());
-            let arguments = Arguments::new(kernel, parameters, dispatch.offset, status, buffers);
-            // SAFETY: *Context*: it is current. *Arguments*: they are those of the kernel, and memory is freed in the
-            // order of the stream.
+            let arguments = KernelArguments::new(kernel, parameters, dispatch.offset, status, buffers);
+            // SAFETY: *Context*: it is current. *Arguments*: they were created for this kernel, and memory is freed in
+            // the order of the stream.
             let result = unsafe { launch(kernel, &arguments, dispatch.groups, context.stream()) };
             context.check("submit", result)?;
         }

@@ -5,11 +5,11 @@
 //! graph. The graph is instantiated and uploaded in the first launch. Every other launch is one call of the driver,
 //! unless the memory of a slot has changed: the arguments of the nodes that use the slot are then set again.
 
-use crate::api::StatusMemory;
 use crate::compiler::CudaKernel;
 use crate::context::Context;
 use crate::launch::{Arguments, ParameterMemory, node_parameters};
 use crate::memory::CudaMemory;
+use crate::status::StatusMemory;
 use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
 use pellucid_gpu::{PlanBuffer, PlannedDispatch, PlannedDispatches};
 use pellucid_ir::Result;
@@ -111,14 +111,14 @@ impl PreparedGraph {
     }
 
     /// Returns the arguments of a dispatch with the slots at these addresses.
-    fn arguments(&self, dispatch: &PlannedDispatch<CudaKernel>, slots: &[Option<CUdeviceptr>]) -> Arguments<'_> {
+    fn arguments(&self, dispatch: &PlannedDispatch<CudaKernel>, slots: &[Option<CUdeviceptr>]) -> KernelArguments<'_> {
         let address = self.parameter_memory.as_ref().map_or(0, CudaMemory::address);
         let parameters = ParameterMemory { bytes: &self.parameters, address };
         let buffers = dispatch.buffers.iter().map(|buffer| match *buffer {
             PlanBuffer::Slot(k) => slots[k].unwrap_or_default(),
             PlanBuffer::Scratch(k) => self.scratch[k].address(),
         });
-        Arguments::new(&dispatch.kernel, parameters, dispatch.offset, self.status.memory.address(), buffers)
+        KernelArguments::new(&dispatch.kernel, parameters, dispatch.offset, self.status.memory.address(), buffers)
     }
 
     /// Builds the graph with the slots at these addresses, and uploads it.

@@ -16,13 +16,13 @@ pub(crate) struct ParameterMemory<'a> {
 }
 
 /// The arguments of a kernel. The pointers refer to `values` and to the bytes of the parameters.
-pub(crate) struct Arguments<'a> {
+pub(crate) struct KernelArguments<'a> {
     /// The address of the parameters, of the status and of the buffers.
     values: Vec<CUdeviceptr>,
     parameters: Option<&'a [u8]>,
 }
 
-impl<'a> Arguments<'a> {
+impl<'a> KernelArguments<'a> {
     /// Collects the arguments of a kernel whose parameters start at byte `offset`.
     ///
     /// # Panics
@@ -33,12 +33,12 @@ impl<'a> Arguments<'a> {
         offset: u32,
         status: CUdeviceptr,
         buffers: impl Iterator<Item = CUdeviceptr>,
-    ) -> Arguments<'a> {
+    ) -> KernelArguments<'a> {
         let words = |bytes: &'a [u8]| &bytes[offset as usize..][..4 * kernel.parameter_words];
         let address = parameters.address + CUdeviceptr::from(offset);
         let values: Vec<CUdeviceptr> = [address, status].into_iter().chain(buffers).collect();
         assert_eq!(values.len(), 2 + kernel.bindings, "a kernel must have one buffer for each binding");
-        Arguments { values, parameters: kernel.passes_values.then(|| words(parameters.bytes)) }
+        KernelArguments { values, parameters: kernel.passes_values.then(|| words(parameters.bytes)) }
     }
 
     /// Calls `launch` with the pointers to the arguments, which are valid during the call.
@@ -56,11 +56,11 @@ impl<'a> Arguments<'a> {
 ///
 /// # Safety
 /// * Context: the context of the kernel and of the stream is current.
-/// * Arguments: the arguments are those of the kernel, and the memory of the buffers stays allocated until the work of
+/// * Arguments: `arguments` was created for `kernel`, and the memory of the buffers stays allocated until the work of
 ///   the stream is done.
 pub(crate) unsafe fn launch(
     kernel: &CudaKernel,
-    arguments: &Arguments<'_>,
+    arguments: &KernelArguments<'_>,
     [x, y]: [u32; 2],
     stream: sys::CUstream,
 ) -> sys::CUresult {

@@ -16,6 +16,7 @@
 //! | `compiler` | [`CudaKernel`]: compiled kernels, and the folder that keeps them |
 //! | `launch` | arguments of kernels |
 //! | `graph` | [`PreparedGraph`]: the dispatches of a plan as one CUDA graph |
+//! | `status` | `StatusMemory`: the status of a device, and its copy for the host |
 //! | `event` | [`Event`]: a point in the work of the stream |
 //!
 //! Tests run without a GPU on a test device that provides the same libraries; `docs/cuda.md` describes it.
@@ -29,6 +30,7 @@ mod graph;
 mod language;
 mod launch;
 mod memory;
+mod status;
 
 pub use api::CudaApi;
 pub use compiler::CudaKernel;

@@ -251,9 +251,9 @@ impl<'a> Evaluator<'a> {
     pub(crate) unsafe fn run_tile(&self, frame: &mut TileFrame, bases: &[*mut u8], start: usize, n: usize) {
         // SAFETY: by this function's contract, elements `start..start + n` of every input are valid for reads
         // (*Segment*, *Range*); buffers and `raw` hold `n <= tile_len` values. A buffer of repeated elements has `n`
-        // elements from each element of the period on, or all elements of the segment. Every slot then has the address of a
-        // cell, a buffer, input elements or memory of the caller (*Results*), as `execute` requires for one row without
-        // reductions.
+        // elements from each element of the period on, or all elements of the segment. Every slot then has the address
+        // of a cell, a buffer, input elements or memory of the caller (*Results*), as `execute` requires for one row
+        // without reductions.
         unsafe {
             for (k, input) in self.program.inputs.iter().enumerate() {
                 match (self.patterns[k], self.schedule.granularity[k]) {

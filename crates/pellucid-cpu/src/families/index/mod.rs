@@ -210,7 +210,7 @@ impl IndexPairs {
         let (first, rest) = self.indexed.split_first().expect("there is at least one index array");
         // A block contains several short runs, or at most one long run.
         let is_long = self.positions.run_len() >= if self.has_linear_values { BLOCK } else { MIN_RUN };
-        let (mut start, mut filled, mut first_value) = (range.start, 0, 0);
+        let (mut start, mut filled, mut block_values) = (range.start, 0, 0);
         let mut finish_block = |array: &mut [isize], values: ValueOffsets<'_>| {
             rest.iter().for_each(|axis| axis.add_offsets(start, array));
             start += array.len();
@@ -233,7 +233,7 @@ impl IndexPairs {
                     continue;
                 }
                 if filled == 0 {
-                    first_value = values_start;
+                    block_values = values_start;
                 }
                 if !self.has_linear_values {
                     let in_values = &mut values[filled..filled + len];
@@ -241,13 +241,13 @@ impl IndexPairs {
                 }
                 filled += len;
                 if filled == BLOCK {
-                    finish_block(&mut array, self.value_offsets(first_value, &values));
+                    finish_block(&mut array, self.value_offsets(block_values, &values));
                     filled = 0;
                 }
             }
         });
         if filled > 0 {
-            finish_block(&mut array[..filled], self.value_offsets(first_value, &values[..filled]));
+            finish_block(&mut array[..filled], self.value_offsets(block_values, &values[..filled]));
         }
     }
 }

@@ -61,7 +61,7 @@ impl<T: Float> VectorWork<T> for SparseRows<'_, T> {
 }
 
 /// The columns and weights of some terms.
-type Terms<'a, T> = (&'a [i64], &'a [T]);
+type ColumnTerms<'a, T> = (&'a [i64], &'a [T]);
 
 /// The distance from an output row to the row whose input rows are prefetched.
 const PREFETCH_ROWS: usize = 8;
@@ -86,7 +86,7 @@ impl<T: Float> SparseRows<'_, T> {
     #[inline(always)]
     unsafe fn sums<V: FloatVector<Scalar = T>, const R: usize>(
         &self,
-        terms: Terms<'_, T>,
+        terms: ColumnTerms<'_, T>,
         load: impl Fn(*const T, usize) -> V + Copy,
     ) -> [V; R] {
         const GROUP: usize = SparseProduct::GROUP;
@@ -114,7 +114,7 @@ impl<T: Float> SparseRows<'_, T> {
     #[inline(always)]
     unsafe fn group_sum<V: FloatVector<Scalar = T>, const R: usize>(
         &self,
-        (columns, weights): Terms<'_, T>,
+        (columns, weights): ColumnTerms<'_, T>,
         load: impl Fn(*const T, usize) -> V,
     ) -> [V; R] {
         let term = |column: i64, weight: &T| -> [V; R] {
@@ -138,9 +138,9 @@ impl<T: Float> SparseRows<'_, T> {
 /// The instruction set of `V` is enabled.
 #[inline(always)]
 unsafe fn total<V: FloatVector, const R: usize>(
-    (columns, weights): Terms<'_, V::Scalar>,
+    (columns, weights): ColumnTerms<'_, V::Scalar>,
     size: usize,
-    sum: impl Fn(Terms<'_, V::Scalar>) -> [V; R],
+    sum: impl Fn(ColumnTerms<'_, V::Scalar>) -> [V; R],
 ) -> [V; R] {
     // `sum` is called in only one place, because it contains the loops of all smaller groups. The total therefore
     // starts at −0, for which −0 + s is s.

@@ -32,9 +32,9 @@ impl CopyBuffer {
 /// `from`.
 ///
 /// The same vector code computes all elements: a remainder is computed together with elements before it, or, if there
-/// are too few or an operand is overwritten, on padded copies. The padding is zeros, and its results are dropped. A single element (as with one value per row) runs without padding: scalar code gives the same
-/// bits, and copies would cost more than the computation. An operand at `dst` itself is copied to a buffer piece by
-/// piece.
+/// are too few or an operand is overwritten, on padded copies. The padding is zeros, and its results are dropped. A
+/// single element (as with one value per row) runs without padding: scalar code gives the same bits, and copies would
+/// cost more than the computation. An operand at `dst` itself is copied to a buffer piece by piece.
 ///
 /// `dst` and `sources` are addresses with the size of an element in bytes. Size 0 marks a uniform operand.
 ///

@@ -41,7 +41,7 @@ pub(super) fn run_single_rows(
         return false;
     }
     let mut cells = [0u64; 2];
-    // For each operand: the index among the bases, which is that of the output for a uniform, and whether it is a tile.
+    // For each operand: the index among the bases, for a uniform the index of the output, and whether it is a tile.
     let (mut operands, mut is_tile) = ([output; 2], [false; 2]);
     for (k, arg) in single.args.iter().enumerate() {
         match *arg {
