@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::event::Event;
 use crate::graph::PreparedGraph;
 use crate::language::CudaCpp;
-use crate::launch::{Arguments, ParameterMemory, launch};
+use crate::launch::{KernelArguments, ParameterMemory, launch};
 use crate::memory::CudaMemory;
 use crate::status::StatusMemory;
 use cudarc::driver::sys;

@@ -7,7 +7,7 @@
 
 use crate::compiler::CudaKernel;
 use crate::context::Context;
-use crate::launch::{Arguments, ParameterMemory, node_parameters};
+use crate::launch::{KernelArguments, ParameterMemory, node_parameters};
 use crate::memory::CudaMemory;
 use crate::status::StatusMemory;
 use cudarc::driver::sys::{self, CUdeviceptr, CUresult};

@@ -164,7 +164,7 @@ fn messages_name_a_correction() {
             }),
             &["backward pass of `sqrt`", "clamp() the inputs of `sqrt`", "finite derivative"],
         ),
-        ("cuda:0".parse::<Device>().map(|_| x.clone()), &["device \"cuda\"", "GPUs are named \"gpu\""]),
+        ("rocm:0".parse::<Device>().map(|_| x.clone()), &["device \"rocm\"", "GPUs are named \"gpu\""]),
         ("".parse::<Device>().map(|_| x.clone()), &["device \"\" is not available", "`cpu`"]),
         (Tensor::try_from_bytes(&[0; 12], DType::F32, [2, 2]), &["12 bytes do not fill shape [2, 2] of f32"]),
     ];
