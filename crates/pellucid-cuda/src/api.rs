@@ -101,10 +101,10 @@ impl ComputeApi for CudaApi {
         let context = &self.context;
         context.enter()?;
         let to = to.address() + offset as u64;
-        // SAFETY: the range is within the buffer (the contract of this method), and `bytes` is borrowed until the stream
-        // is done.
+        // SAFETY: the range is within the buffer (the contract of this method), and `bytes` is borrowed until the
+        // stream is done.
         let result = unsafe { sys::cuMemcpyHtoDAsync_v2(to, bytes.as_ptr().cast(), bytes.len(), context.stream()) };
-        // The copy may still read `bytes` when the call returns. The stream is waited for even if the device has failed.
+        // The copy may still read `bytes` when the call returns, even after a failure of the device.
         let done = context.wait();
         context.check("upload", result).and(done)
     }
@@ -118,7 +118,7 @@ impl ComputeApi for CudaApi {
         // stream is done.
         let result =
             unsafe { sys::cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), from, bytes.len(), context.stream()) };
-        // The copy must not run when `bytes` is freed. The stream is waited for even if the device has failed.
+        // The copy must not run when `bytes` is freed, even after a failure of the device.
         let done = context.wait();
         context.check("download", result).and(done)?;
         receive(&bytes);

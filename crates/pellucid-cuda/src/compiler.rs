@@ -60,8 +60,8 @@ impl CudaKernel {
         };
         context.enter()?;
         let (mut module, mut function) = (null_mut(), null_mut());
-        // SAFETY: the pointer to the result is valid for a write, and the code is complete: NVRTC has returned it, now or
-        // when the file was written, whose checksum is compared.
+        // SAFETY: the pointer to the result is valid for a write, and the code is complete: NVRTC has returned it, now
+        // or when the file was written, whose checksum is compared.
         context.check(op, unsafe { sys::cuModuleLoadData(&raw mut module, code.as_ptr().cast()) })?;
         let name = CString::new(KERNEL).unwrap_or_default();
         // SAFETY: the pointer to the result is valid for a write, and the name is a C string.

@@ -167,7 +167,7 @@ impl Context {
         }
     }
 
-    /// Waits until all work of the stream is done, also if the device has failed. The context must be current.
+    /// Waits until all work of the stream is done, even after a failure of the device. The context must be current.
     ///
     /// # Errors
     /// The errors of [`check`](Context::check).

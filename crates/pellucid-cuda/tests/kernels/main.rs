@@ -1,5 +1,5 @@
-//! Compares every native kernel with the CPU backend on a GPU, or on the test device. The tests are those of all GPU
-//! backends.
+//! Compares every native kernel with the CPU backend on a GPU, or on the test device. All GPU backends have these
+//! tests.
 //!
 //! Without a device the tests print the reason and pass, unless the environment variable `PELLUCID_REQUIRE_CUDA` is 1.
 

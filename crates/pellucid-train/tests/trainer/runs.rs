@@ -27,8 +27,8 @@ pub(crate) fn points() -> (Batches, Batches) {
     (Batches::new(&part(0, 60), 8).shuffled(3), Batches::new(&part(60, 20), 7))
 }
 
-/// A model with dropout and running statistics. A test calls this within the scope of [`isolated_generator`]: other tests
-/// draw from the streams of their threads, which [`manual_seed`] restarts outside of scopes.
+/// A model with dropout and running statistics. A test calls this within the scope of [`isolated_generator`]: other
+/// tests draw from the streams of their threads, which [`manual_seed`] restarts outside of scopes.
 pub(crate) fn model() -> Sequential {
     manual_seed(5);
     sequential![Linear::new(4, 16), BatchNorm1d::new(16), Relu, Dropout::new(0.3), Linear::new(16, 2)]
