@@ -11,6 +11,6 @@ fn there_is_one_device() {
     assert!(!Device::is_available("gpu") && Device::is_available("cpu"));
     let error = "wgpu:0".parse::<Device>().unwrap_err();
     let expected = "device \"wgpu\" is not available: this build has the backends `cpu`; GPUs are named \"gpu\" and \
-                    need the feature `wgpu`";
+                    need the feature `cuda` or `wgpu`";
     assert_eq!(error.to_string(), expected);
 }
