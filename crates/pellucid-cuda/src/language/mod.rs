@@ -75,7 +75,7 @@ pub(crate) fn passes_values(source: &KernelSource<'_>) -> bool {
 
 fn kernel_text(source: &KernelSource<'_>) -> Result<String, UntranslatedConstruct> {
     let functions = library(source)?;
-    let mut text = format!("{PRELUDE}\n");
+    let mut text = format!("{PRELUDE}\nnamespace pellucid {{\n");
     for array in source.workgroup_arrays {
         let _ = writeln!(text, "__shared__ array<{}, {}> {};", array.element_type, array.len, array.name);
     }

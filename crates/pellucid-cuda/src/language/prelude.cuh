@@ -217,3 +217,7 @@ DEVICE u64 wide(vec2<u32> v) { return u64(v.y) << 32 | v.x; }
 DEVICE vec2<u32> words(u64 x) { return vec2<u32>(u32(x), u32(x >> 32)); }
 DEVICE double real(vec2<u32> v) { return __longlong_as_double(i64(wide(v))); }
 DEVICE vec2<u32> bits(double x) { return words(u64(__double_as_longlong(x))); }
+
+}
+
+// End of the common declarations.

@@ -1,10 +1,14 @@
 //! The host's C++ compiler. Objects are kept on disk by a hash of the text, the header, the options and the compiler.
+//!
+//! Most kernels begin with the same declarations, which end with the line [`PREFIX_END`]. They are compiled once,
+//! together with `device.h`, into a precompiled header.
 
+use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 const HEADER: &str = include_str!("device.h");
 
@@ -16,16 +20,17 @@ const HEADERS: [(&str, &str); 4] = [
     ("device.h", HEADER),
 ];
 
+/// The line after the declarations that a text has in common with others.
+const PREFIX_END: &str = "// End of the common declarations.\n";
+
 /// The first line of an image of a module.
 const IMAGE_MARK: &str = "// image of the test device";
 
 /// Contraction would round less often than a GPU with `--fmad=false`. Integers wrap, and memory may be read as any
 /// type, as on a GPU. The checks end in a signal, which `traps.rs` reports.
-const OPTIONS: [&str; 19] = [
-    "-x",
-    "c++",
+const OPTIONS: [&str; 16] = [
     "-std=c++17",
-    "-O1",
+    "-Og",
     "-ffp-contract=off",
     "-fno-math-errno",
     "-fwrapv",
@@ -35,7 +40,6 @@ const OPTIONS: [&str; 19] = [
     "-fno-asynchronous-unwind-tables",
     "-fno-semantic-interposition",
     "-fPIC",
-    "-shared",
     "-nostdinc",
     "-pipe",
     "-w",
@@ -79,23 +83,18 @@ fn cache_folder() -> PathBuf {
 
 /// Writes a file under another name first, since other processes may read or write it.
 fn write_file(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let temporary = path.with_extension(format!("{}.new", std::process::id()));
+    let temporary = temporary_name(path);
     std::fs::write(&temporary, bytes)?;
     std::fs::rename(temporary, path)
 }
 
-/// The folder with the headers, which are written once.
-fn header_folder() -> std::io::Result<PathBuf> {
-    let folder = cache_folder().join(format!("include-{:032x}", hash_of(HEADERS)));
-    // `device.h` is the last one: if it exists, all do.
-    if !folder.join("device.h").exists() {
-        std::fs::create_dir_all(&folder)?;
-        for (name, text) in HEADERS {
-            write_file(&folder.join(name), text.as_bytes())?;
-        }
-    }
-    Ok(folder)
+/// A name that no other thread or process uses, in the folder of `path`.
+fn temporary_name(path: &Path) -> PathBuf {
+    path.with_extension(format!("{}.{:?}.new", std::process::id(), std::thread::current().id()))
 }
+
+/// The name of the header with the declarations before a kernel.
+const PREFIX_NAME: &str = "prefix.h";
 
 /// Options for the instructions of this processor that single operations of a GPU need, and for this compiler.
 fn host_options() -> Vec<&'static str> {
@@ -163,28 +162,62 @@ impl KernelSource {
         Some(Self { name: name.to_string(), text: text.to_string(), options: options.map(str::to_string).collect() })
     }
 
+    /// The compiler with the options of kernels and headers, which must be equal for a precompiled header.
+    fn compiler(&self, folder: &Path) -> Command {
+        let mut command = Command::new(&COMPILER.0);
+        command.args(OPTIONS).args(host_options()).arg("-I").arg(folder).args(&self.options);
+        command
+    }
+
+    /// The folder of the header `prefix.h` with `device.h` and these declarations, which is precompiled once. Without
+    /// a precompiled header, for which a compiler may have another name, kernels only compile more slowly.
+    fn prefix_header(&self, prefix: &str) -> std::io::Result<PathBuf> {
+        static COMPLETE: LazyLock<Mutex<HashSet<PathBuf>>> = LazyLock::new(Mutex::default);
+        let hash = hash_of((prefix, &self.options, HEADERS, OPTIONS, host_options(), &COMPILER.1));
+        let folder = cache_folder().join(format!("prefix-{hash:032x}"));
+        let mut complete = COMPLETE.lock().unwrap_or_else(PoisonError::into_inner);
+        if !complete.contains(&folder) {
+            let (header, precompiled) = (folder.join(PREFIX_NAME), folder.join("prefix.h.gch"));
+            if !precompiled.exists() {
+                std::fs::create_dir_all(&folder)?;
+                for (name, text) in HEADERS {
+                    write_file(&folder.join(name), text.as_bytes())?;
+                }
+                let text = format!("#include \"device.h\"\n# 1 \"{}\"\n{prefix}", self.name);
+                write_file(&header, text.as_bytes())?;
+                let temporary = temporary_name(&precompiled);
+                let output = self
+                    .compiler(&folder)
+                    .args(["-x", "c++-header", "-o"])
+                    .args([temporary.as_os_str(), header.as_os_str()])
+                    .output()?;
+                if output.status.success() {
+                    std::fs::rename(temporary, precompiled)?;
+                }
+            }
+            complete.insert(folder.clone());
+        }
+        Ok(folder)
+    }
+
     /// Compiles the text, or finds its object. Returns the path of the object, and whether it was compiled.
     ///
     /// # Errors
     /// The messages of the compiler, in the form of NVRTC.
     pub(crate) fn compile(&self) -> Result<(PathBuf, bool), String> {
-        let (compiler, version) = &*COMPILER;
-        let hash = hash_of((self, HEADERS, OPTIONS, host_options(), version));
+        let hash = hash_of((self, HEADERS, OPTIONS, host_options(), &COMPILER.1));
         let path = cache_folder().join(format!("{hash:032x}.so"));
         if path.exists() {
             return Ok((path, false));
         }
-        let failed = |error: std::io::Error| format!("the C++ compiler {compiler} cannot run: {error}\n");
-        let folder = header_folder().map_err(failed)?;
-        let temporary = path.with_extension(format!("{}.{:?}.new", std::process::id(), std::thread::current().id()));
-        let mut child = Command::new(compiler)
-            .args(OPTIONS)
-            .args(host_options())
-            .args(["-nodefaultlibs", "-Wl,-Bsymbolic", "-Wl,--hash-style=gnu", "-include"])
-            .arg(folder.join("device.h"))
-            .arg("-I")
-            .arg(&folder)
-            .args(&self.options)
+        let failed = |error: std::io::Error| format!("the C++ compiler {} cannot run: {error}\n", COMPILER.0);
+        let (prefix, kernel) = self.text.split_once(PREFIX_END).unwrap_or(("", &self.text));
+        let header = self.prefix_header(prefix).map_err(failed)?;
+        let temporary = temporary_name(&path);
+        let mut child = self
+            .compiler(&header)
+            .args(["-x", "c++", "-shared", "-nodefaultlibs", "-Wl,-Bsymbolic", "-Wl,--hash-style=gnu", "-include"])
+            .arg(header.join(PREFIX_NAME))
             .args(["-o".as_ref(), temporary.as_os_str()])
             .args(["-", "-lm", "-lc"])
             .stdin(Stdio::piped())
@@ -192,7 +225,8 @@ impl KernelSource {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(failed)?;
-        let text = format!("# 1 \"{}\"\n{}", self.name, with_dynamic_shared(&self.text));
+        let line = prefix.lines().count() + 1 + usize::from(kernel.len() < self.text.len());
+        let text = format!("# {line} \"{}\"\n{}", self.name, with_dynamic_shared(kernel));
         let mut input = child.stdin.take().expect("the input is piped");
         // A compiler that fails early closes its input; its messages say why.
         let _ = input.write_all(text.as_bytes());
