@@ -82,7 +82,7 @@ impl ComputeApi for CudaApi {
 
     fn optional_features(&self) -> OptionalFeatures {
         // The language has its own conversions of `f16`.
-        OptionalFeatures { subgroups: true, f16: false }
+        OptionalFeatures { subgroups: true, f16: false, matrix_units: self.context.architecture >= 80 }
     }
 
     fn failure(&self) -> &DeviceFailure {

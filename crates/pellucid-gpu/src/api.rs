@@ -156,6 +156,9 @@ pub struct OptionalFeatures {
     pub subgroups: bool,
     /// Whether kernels can compute with `f16`.
     pub f16: bool,
+    /// Whether the language has the functions `h_multiply_units_f16` and `h_multiply_units_bf16`. Subgroups then have
+    /// 32 invocations.
+    pub matrix_units: bool,
 }
 
 /// A dispatch of a compiled kernel `K` whose buffers are known.

@@ -48,7 +48,8 @@ impl<A: ComputeApi> Gpu<A> {
         let fused = self.probe_fused_multiply_add().map_err(unavailable)?;
         let subgroups = self.probe_subgroups().map_err(unavailable)?;
         let native_f16 = self.probe_half_conversions().map_err(unavailable)?;
-        self.features.get_or_init(|| KernelFeatures { fused, subgroups, native_f16 });
+        let matrix_units = subgroups && self.api.optional_features().matrix_units;
+        self.features.get_or_init(|| KernelFeatures { fused, subgroups, native_f16, matrix_units });
         Ok(())
     }
 

@@ -92,7 +92,7 @@ impl ComputeApi for TestApi {
     }
 
     fn optional_features(&self) -> OptionalFeatures {
-        OptionalFeatures { subgroups: false, f16: false }
+        OptionalFeatures { subgroups: false, f16: false, matrix_units: false }
     }
 
     fn failure(&self) -> &DeviceFailure {

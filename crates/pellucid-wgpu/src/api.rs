@@ -83,6 +83,7 @@ impl ComputeApi for WgpuApi {
         OptionalFeatures {
             subgroups: features.contains(wgpu::Features::SUBGROUP),
             f16: features.contains(wgpu::Features::SHADER_F16),
+            matrix_units: false,
         }
     }
 

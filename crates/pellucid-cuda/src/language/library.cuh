@@ -215,3 +215,19 @@ DEVICE vec2<u32> d_ceil(vec2<u32> x) {
 DEVICE vec2<u32> d_round(vec2<u32> x) {
     return bits(rint(real(x)));
 }
+
+DEVICE vec4<f32> h_multiply_units_bf16(vec4<f32> c, vec4<u32> a, vec2<u32> b, u32 lane) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c.x), "+f"(c.y), "+f"(c.z), "+f"(c.w)
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y));
+    return c;
+}
+
+DEVICE vec4<f32> h_multiply_units_f16(vec4<f32> c, vec4<u32> a, vec2<u32> b, u32 lane) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c.x), "+f"(c.y), "+f"(c.z), "+f"(c.w)
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y));
+    return c;
+}

@@ -40,6 +40,14 @@ struct NativeFunction {
     body: &'static str,
 }
 
+impl NativeFunction {
+    /// Returns true if the function contains instructions of PTX, which only NVIDIA's compiler accepts. Its WGSL text
+    /// is then its plain twin.
+    fn has_ptx(&self) -> bool {
+        self.body.contains("asm volatile")
+    }
+}
+
 /// The functions of `library.cuh` by name.
 static NATIVE: LazyLock<HashMap<&str, NativeFunction>> = LazyLock::new(|| {
     let functions = include_str!("library.cuh").split("\nDEVICE ").skip(1);
@@ -125,10 +133,11 @@ fn kernel_text(source: &KernelSource<'_>) -> Result<String, UntranslatedConstruc
 /// Returns the library functions that a kernel calls, directly or indirectly.
 fn library(source: &KernelSource<'_>) -> Result<Vec<TranslatedFunction>, UntranslatedConstruct> {
     let (mut functions, mut open) = (Vec::new(), Vec::new());
-    for function in source.library(|name| NATIVE.contains_key(name)) {
-        match function.source {
-            Some(text) => functions.push(translate_function(&text)?),
-            None => open.push(function.name),
+    for function in source.library(|name| NATIVE.get(name).is_some_and(|native| !native.has_ptx())) {
+        match (function.source.map(|text| translate_function(&text)).transpose()?, NATIVE.get(&*function.name)) {
+            (Some(twin), Some(native)) => functions.push(with_twin(&twin, native)),
+            (Some(translated), None) => functions.push(translated),
+            (None, _) => open.push(function.name),
         }
     }
     let mut included = BTreeSet::new();
@@ -141,6 +150,15 @@ fn library(source: &KernelSource<'_>) -> Result<Vec<TranslatedFunction>, Untrans
         }
     }
     Ok(functions)
+}
+
+/// Returns a function with the instructions of `native` on a GPU, and with the body of `twin` on the test device.
+fn with_twin(twin: &TranslatedFunction, native: &NativeFunction) -> TranslatedFunction {
+    let (signature, plain, ptx) = (twin.signature.clone(), &twin.body, native.body);
+    TranslatedFunction {
+        signature,
+        body: format!("{{\n#ifdef PELLUCID_TEST_DEVICE\n{plain}\n#else\n{ptx}\n#endif\n}}"),
+    }
 }
 
 /// Returns the names that a text calls.
@@ -180,6 +198,17 @@ mod tests {
             assert!(text.contains(part), "`{part}` is not in {text}");
         }
         assert!(!text.contains("d_add(vec2<u32> a"), "a function that the kernel does not call is not in the text");
+    }
+
+    #[test]
+    fn a_function_with_ptx_has_a_plain_twin() {
+        let body = "    h_multiply_units_f16(vec4<f32>(), vec4<u32>(), vec2<u32>(), 0u);\n";
+        let text = CudaCpp::text(&source(body));
+        let definition = &text[text.find("h_multiply_units_f16(vec4<f32> c").unwrap()..];
+        for part in ["#ifdef PELLUCID_TEST_DEVICE", "return h_multiply_units(c, factors, lane);", "#else", "mma.sync"] {
+            assert!(definition.contains(part), "`{part}` is not in {definition}");
+        }
+        assert!(text.contains("DEVICE f32 h_to_f32("), "the functions that the twin calls must be in the text");
     }
 
     #[test]

@@ -202,6 +202,7 @@ DEVICE void atomicStore(u32* p, u32 x) { *(volatile u32*)p = x; }
 
 DEVICE void workgroupBarrier() { __syncthreads(); }
 
+DEVICE f32 subgroupShuffle(f32 x, u32 lane) { return __shfl_sync(0xffffffffu, x, int(lane)); }
 DEVICE u32 subgroupShuffleXor(u32 x, u32 lanes) { return __shfl_xor_sync(0xffffffffu, x, int(lanes)); }
 DEVICE f32 subgroupShuffleXor(f32 x, u32 lanes) { return __shfl_xor_sync(0xffffffffu, x, int(lanes)); }
 DEVICE i32 subgroupShuffleXor(i32 x, u32 lanes) { return i32(subgroupShuffleXor(u32(x), lanes)); }

@@ -511,6 +511,57 @@ fn h_round_bf16(x: f32) -> f32 {
     return h_brain_to_f32(h_brain_from_f32(x));
 }
 
+fn h_pack_bf16(x: f32, y: f32) -> u32 {
+    return h_brain_from_f32(x) | (h_brain_from_f32(y) << 16u);
+}
+
+fn h_pack_f16(x: f32, y: f32) -> u32 {
+    return h_from_f32(x) | (h_from_f32(y) << 16u);
+}
+
+// Returns c + a·b for the tiles of a subgroup (`families/shared/tile/matrix_unit.rs`), summed in the order of k.
+fn h_multiply_units_bf16(c: vec4<f32>, a: vec4<u32>, b: vec2<u32>, lane: u32) -> vec4<f32> {
+    var factors: array<vec2<f32>, 6>;
+    for (var k = 0u; k < 4u; k = k + 1u) {
+        factors[k] = vec2<f32>(h_brain_to_f32(a[k] & 0xffffu), h_brain_to_f32(a[k] >> 16u));
+    }
+    for (var k = 0u; k < 2u; k = k + 1u) {
+        factors[4u + k] = vec2<f32>(h_brain_to_f32(b[k] & 0xffffu), h_brain_to_f32(b[k] >> 16u));
+    }
+    return h_multiply_units(c, factors, lane);
+}
+
+fn h_multiply_units_f16(c: vec4<f32>, a: vec4<u32>, b: vec2<u32>, lane: u32) -> vec4<f32> {
+    var factors: array<vec2<f32>, 6>;
+    for (var k = 0u; k < 4u; k = k + 1u) {
+        factors[k] = vec2<f32>(h_to_f32(a[k] & 0xffffu), h_to_f32(a[k] >> 16u));
+    }
+    for (var k = 0u; k < 2u; k = k + 1u) {
+        factors[4u + k] = vec2<f32>(h_to_f32(b[k] & 0xffffu), h_to_f32(b[k] >> 16u));
+    }
+    return h_multiply_units(c, factors, lane);
+}
+
+fn h_multiply_units(c: vec4<f32>, factors: array<vec2<f32>, 6>, lane: u32) -> vec4<f32> {
+    var own = factors;
+    var sum = c;
+    let row = (lane >> 2u) * 4u;
+    let column = (lane & 3u) * 8u;
+    for (var part = 0u; part < 2u; part = part + 1u) {
+        for (var member = 0u; member < 4u; member = member + 1u) {
+            for (var k = 0u; k < 2u; k = k + 1u) {
+                let x = subgroupShuffle(own[2u * part][k], row + member);
+                let next_x = subgroupShuffle(own[2u * part + 1u][k], row + member);
+                let y = subgroupShuffle(own[4u + part][k], column + member);
+                let next_y = subgroupShuffle(own[4u + part][k], column + 4u + member);
+                let first_row = vec2<f32>(f_fma(x, y, sum.x), f_fma(x, next_y, sum.y));
+                sum = vec4<f32>(first_row, f_fma(next_x, y, sum.z), f_fma(next_x, next_y, sum.w));
+            }
+        }
+    }
+    return sum;
+}
+
 fn i_floor_div(a: i32, b: i32) -> i32 {
     if (b == 0) {
         return 0;

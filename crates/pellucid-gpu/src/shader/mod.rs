@@ -73,6 +73,8 @@ pub struct KernelFeatures {
     pub subgroups: bool,
     /// Whether conversions between `f16` and `f32` are instructions that round to nearest even and keep all values.
     pub native_f16: bool,
+    /// Whether matrix units multiply tiles of `f16` and of `bf16`, and subgroups have 32 invocations.
+    pub matrix_units: bool,
 }
 
 /// A buffer of a described dispatch.
@@ -228,8 +230,12 @@ impl ShaderBuilder {
         self.body.push('\n');
     }
 
-    /// Declares an array in the memory of the workgroup.
+    /// Declares an array in the memory of the workgroup. An array that is declared again has the larger length.
     pub(crate) fn workgroup_array(&mut self, name: &str, element_type: &str, len: usize) {
+        if let Some(array) = self.workgroup_arrays.iter_mut().find(|array| array.name == name) {
+            array.len = array.len.max(len);
+            return;
+        }
         let (name, element_type) = (name.to_string(), element_type.to_string());
         self.workgroup_arrays.push(WorkgroupArray { name, element_type, len });
     }

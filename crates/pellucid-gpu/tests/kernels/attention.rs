@@ -9,25 +9,34 @@ use pellucid_ir::{DType, Scalar};
 /// The sizes N, H, G, L, S, E and D of the operands.
 type HeadSizes = [usize; 7];
 
-/// Runs the forward pass and the gradient on both backends.
+/// Runs the forward pass and the gradient on both backends. The dtype `bf16` stands for `f32` with factors of `bf16`.
 fn check_attention(rng: &mut Rng, sizes: HeadSizes, dtype: DType, causal: bool, mask: Option<DType>, scale: f64) {
     let Some(gpu) = device() else { return };
     let [n, h, g, l, s, e, d] = sizes;
+    let bf16_factors = dtype == DType::BF16;
+    let dtype = if bf16_factors { DType::F32 } else { dtype };
     let mut array = |shape: &[usize], dtype| {
         let layout = TestLayout::ALL[rng.below(5)];
         PairedArray::new(gpu, shape, dtype, layout, || match dtype {
             DType::Bool => Scalar::Int(i64::from(rng.below(3) > 0)),
+            // Values of `bf16`.
+            _ if bf16_factors => Scalar::Float((rng.below(257) as f64 - 128.0) / 128.0),
             _ => Scalar::Float((rng.below(2001) as f64 - 1000.0) / 1000.0),
         })
     };
-    let part = |part| Attention { causal, masked: mask.is_some(), scale, bf16_factors: false, part };
+    let part = |part| Attention { causal, masked: mask.is_some(), scale, bf16_factors, part };
     let inputs = [array(&[n, h, l, e], dtype), array(&[n, g, s, e], dtype), array(&[n, g, s, d], dtype)];
     let mask = mask.map(|dtype| array(&[n, h, l, s], dtype));
     let plain = |shape: &[usize]| PairedArray::new(gpu, shape, dtype, TestLayout::Plain, || 7.into());
     let (o, log_sums) = (plain(&[n, h, l, d]), plain(&[n, h, l]));
     let forward: Vec<&PairedArray> = inputs.iter().chain(&mask).collect();
     run_both(gpu, &Kernel::Attention(part(AttentionPart::Result)), &forward, &[&o, &log_sums]).unwrap();
-    let epsilon = if dtype == DType::F64 { 1e-13 } else { 1e-5 };
+    let epsilon = match (dtype, bf16_factors) {
+        (DType::F64, _) => 1e-13,
+        (_, false) => 1e-5,
+        // Weights, and gradients of scores, are rounded to 8 bits.
+        (_, true) => 2f64.powi(-7),
+    };
     let context = format!("{sizes:?} of {dtype}, causal: {causal}, mask: {:?}", mask.as_ref().map(|m| m.dtype));
     // Sums of terms of both signs have errors relative to their largest terms.
     let tolerance = Tolerance::Relative(epsilon, epsilon / 2.0);
@@ -63,6 +72,11 @@ fn attention_matches_the_cpu() {
     // More keys than queries and the reverse, with masks.
     check_attention(rng, [1, 2, 1, 3, 40, 16, 12], f32, true, Some(DType::Bool), 0.25);
     check_attention(rng, [1, 1, 1, 34, 3, 9, 3], f32, false, Some(f32), 0.25);
+    // Two blocks of keys, and tiles of an output with 32, 64 and 128 columns.
+    for (sizes, mask) in [([1, 1, 1, 3, 5, 4, 4], None), ([2, 2, 1, 33, 37, 40, 40], Some(DType::Bool))] {
+        check_attention(rng, sizes, DType::BF16, mask.is_none(), mask, 0.25);
+    }
+    check_attention(rng, [1, 1, 1, 34, 35, 20, 70], DType::BF16, false, Some(f32), 0.25);
 }
 
 #[test]

@@ -76,18 +76,20 @@ fn products_of_all_tiles_match_the_cpu() {
 fn tiles_of_all_sizes_have_the_same_bits() {
     let Some(gpu) = device() else { return };
     let rng = &mut Rng(44);
-    let mut array = |shape: &[usize]| PairedArray::new(gpu, shape, DType::F32, TestLayout::Plain, || rng.finite());
-    let (a, b) = (array(&[4, 65, 19]), array(&[4, 19, 68]));
-    let (batch, single) = (array(&[4, 65, 68]), array(&[65, 68]));
-    let kernel = Kernel::MatMul(MatMul::default());
-    run_both(gpu, &kernel, &[&a, &b], &[&batch]).unwrap();
-    let first = |array: &PairedArray| {
-        let shape = &array.layout.shape()[1..];
-        PairedArray { layout: pellucid_ir::Layout::contiguous(shape.into()), ..array.clone() }
-    };
-    run_both(gpu, &kernel, &[&first(&a), &first(&b)], &[&single]).unwrap();
-    let bits = |array: &PairedArray| array.device_values::<f32>(gpu).into_iter().take(65 * 68).map(f32::to_bits);
-    assert!(bits(&batch).eq(bits(&single)));
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let mut array = |shape: &[usize]| PairedArray::new(gpu, shape, dtype, TestLayout::Plain, || rng.finite());
+        let (a, b) = (array(&[4, 65, 19]), array(&[4, 19, 68]));
+        let (batch, single) = (array(&[4, 65, 68]), array(&[65, 68]));
+        let kernel = Kernel::MatMul(MatMul::default());
+        run_both(gpu, &kernel, &[&a, &b], &[&batch]).unwrap();
+        let first = |array: &PairedArray| {
+            let shape = &array.layout.shape()[1..];
+            PairedArray { layout: pellucid_ir::Layout::contiguous(shape.into()), ..array.clone() }
+        };
+        run_both(gpu, &kernel, &[&first(&a), &first(&b)], &[&single]).unwrap();
+        let bytes = |array: &PairedArray| array.bytes(gpu)[1][..65 * 68 * dtype.size()].to_vec();
+        assert_eq!(bytes(&batch), bytes(&single), "{dtype}");
+    }
 }
 
 /// Shaders read these contiguous factors four elements at a time, along k or along the rows or columns.
@@ -95,14 +97,18 @@ fn tiles_of_all_sizes_have_the_same_bits() {
 fn aligned_factors_match_the_cpu() {
     let Some(gpu) = device() else { return };
     let rng = &mut Rng(43);
-    for dtype in [DType::F32, DType::F16, DType::I32, DType::U8, DType::I64] {
+    for dtype in [DType::F32, DType::F16, DType::BF16, DType::I32, DType::U8, DType::I64] {
         for transposed in 0..4 {
             let layout = |k: usize| if transposed >> k & 1 == 1 { TestLayout::Transposed } else { TestLayout::Plain };
             let mut array = |shape: [usize; 2], layout| PairedArray::new(gpu, shape, dtype, layout, || rng.finite());
             let (a, b, c) =
                 (array([36, 44], layout(0)), array([44, 68], layout(1)), array([36, 68], TestLayout::Plain));
             run_both(gpu, &Kernel::MatMul(MatMul::default()), &[&a, &b], &[&c]).unwrap();
-            let rounding = if dtype == DType::F16 { 2f64.powi(-10) } else { 1e-5 };
+            let rounding = match dtype {
+                DType::F16 => 2f64.powi(-10),
+                DType::BF16 => 2f64.powi(-7),
+                _ => 1e-5,
+            };
             let tolerance = Tolerance::Relative(rounding, 44.0 * 16.0 * 2f64.powi(-22));
             c.assert_same(gpu, tolerance, &format!("{dtype}, transposed: {transposed}"));
             // One factor in both operands.

@@ -28,7 +28,12 @@ fn check_recurrent(rng: &mut Rng, layer: Recurrent, [t, n, h, p]: RecurrentShape
         PairedArray::new(gpu, shape, dtype, layout, || Scalar::Float((rng.below(2001) as f64 - 1000.0) / 1000.0))
     };
     let context = format!("{layer:?}, {t} steps of {n} sequences, H = {h}, P = {p}, {dtype}, in place: {in_place}");
-    let epsilon = if dtype == DType::F64 { 1e-13 } else { 1e-5 };
+    let epsilon = match (dtype, layer.bf16_factors) {
+        (DType::F64, _) => 1e-13,
+        (_, false) => 1e-5,
+        // Factors are rounded to 8 bits in every step.
+        (_, true) => 2f64.powi(-7),
+    };
     let tolerance = Tolerance::Relative(epsilon, 4.0 * epsilon);
     let plain = Some(TestLayout::Plain);
 
@@ -90,6 +95,8 @@ fn recurrent_layers_match_the_cpu() {
         check_recurrent(rng, layer(cell, k % 2 == 1, false, false), [3, 3, 5, 5], DType::F32, k % 2 == 0);
         check_recurrent(rng, layer(cell, k % 2 == 0, true, false), [4, 9, 9, 9], DType::F32, k % 2 == 1);
         check_recurrent(rng, layer(cell, false, true, false), [2, 2, 3, 3], DType::F64, false);
+        let layer = Recurrent { bf16_factors: true, ..layer(cell, false, true, false) };
+        check_recurrent(rng, layer, [3, 33, 12, 12], DType::F32, false);
     }
 }
 

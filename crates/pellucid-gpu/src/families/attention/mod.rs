@@ -58,7 +58,8 @@ impl GpuFamily for Attention {
             Error::shapes("attention", inputs[..3].iter().map(|input| input.shape()), help)
         })?;
         let mask = self.mask(inputs).copied();
-        let pass = |kind| AttentionPass { kernel: self, sizes, kind, mask, inputs, outputs };
+        let features = list.features;
+        let pass = |kind| AttentionPass { kernel: self, sizes, kind, mask, inputs, outputs, features };
         let (kinds, statistics) = match self.part {
             AttentionPart::Result => (&[PassKind::Output][..], None),
             AttentionPart::Gradient => {

@@ -2,12 +2,13 @@
 
 use super::template;
 use crate::families::shared::tile::{
-    ArrayExprs, FactorLoader, FactorSide, SharedTile, TileBounds, TiledArray, WorkgroupTile, declare_shared, is_narrow,
-    quad_type,
+    ArrayExprs, FactorLoader, FactorSide, MatrixUnit, SharedTile, TileBounds, TiledArray, WorkgroupTile,
+    declare_shared, is_narrow, quad_type,
 };
 use crate::operand::{Bindings, DeviceArray};
 use crate::shader::{
-    BindingUse, BufferRef, CollectLines, ElementAccess, ElementRef, ShaderBuilder, WgslFloat, values, wgsl_type,
+    BindingUse, BufferRef, CollectLines, ElementAccess, ElementRef, KernelFeatures, ShaderBuilder, WgslFloat, values,
+    wgsl_type,
 };
 use pellucid_ir::kernel::{Attention, AttentionSizes};
 use pellucid_ir::{Compute, DType, Scalar};
@@ -32,6 +33,7 @@ pub(super) struct AttentionPass<'a, 'o> {
     pub(super) mask: Option<DeviceArray<'a>>,
     pub(super) inputs: &'o [DeviceArray<'a>],
     pub(super) outputs: &'o [DeviceArray<'a>],
+    pub(super) features: KernelFeatures,
 }
 
 /// The number of weights of a row that are multiplied by the values at a time.
@@ -89,6 +91,8 @@ struct PassShader<'p, 'a, 'o> {
     bindings: Bindings,
     float: WgslFloat,
     tile: WorkgroupTile,
+    /// The unit that multiplies factors that are rounded to `bf16`.
+    unit: Option<MatrixUnit>,
     /// The expressions of the row and column counts of the scores.
     limits: [String; 2],
     /// The expression of the scale of the scores.
@@ -131,7 +135,7 @@ impl<'a> AttentionPass<'a, '_> {
         // Scores are recomputed for every tile of columns of the output, so wider tiles compute them less often.
         let quads =
             if compute == Compute::F64 { 1 } else { [4, 2, 1][usize::from(width <= 64) + usize::from(width <= 32)] };
-        let tile = WorkgroupTile { compute, grid: [8, 8], quads: [1, quads] };
+        let tile = WorkgroupTile { compute, grid: [8, 8], quads: [1, quads], unit: None };
         // `QueryGradient` also writes the statistics, so it needs a tile even if its output has no columns.
         let width_tiles = width.div_ceil(tile.width()).max(1);
         let row_tiles = rows.div_ceil(BLOCK);
@@ -150,7 +154,8 @@ impl<'a> AttentionPass<'a, '_> {
         let usage = if self.kind == PassKind::QueryGradient { BindingUse::Write } else { BindingUse::Read };
         let statistics = statistics.map(|buffer| ElementAccess::new(shader.binding(buffer, usage), compute.storage()));
         let float = WgslFloat(compute);
-        let mut pass = PassShader { pass: self, shader, bindings, float, tile, limits, scale, statistics };
+        let unit = MatrixUnit::for_bf16(self.features, self.kernel.bf16_factors);
+        let mut pass = PassShader { pass: self, shader, bindings, float, tile, unit, limits, scale, statistics };
         pass.generate([width_tiles, row_tiles, row_heads, width]);
         Some(pass.shader)
     }
@@ -225,7 +230,10 @@ impl<'a> PassShader<'_, 'a, '_> {
         // the values share.
         let score_step = if is_narrow(compute) { 16 } else { 8 };
         let (shader, width_of_tile) = (&mut self.shader, self.tile.width());
-        declare_shared(shader, "factors", compute, (2 * BLOCK * score_step).max(width_of_tile * VALUE_STEP));
+        let (score_elements, value_elements) = (2 * BLOCK * score_step, width_of_tile * VALUE_STEP);
+        if self.unit.is_none() {
+            declare_shared(shader, "factors", compute, score_elements.max(value_elements));
+        }
         let factor_tile =
             |name, side| SharedTile::within(name, ("factors", side * BLOCK * score_step), compute, (BLOCK, score_step));
         let tiles = [factor_tile("left", 0), factor_tile("right", 1)];
@@ -276,7 +284,7 @@ impl<'a> PassShader<'_, 'a, '_> {
         k_extent: &str,
         (sums, array): (&str, &str),
     ) {
-        let tile = WorkgroupTile { compute: self.float.0, grid: [8, 8], quads: [1, 1] };
+        let tile = WorkgroupTile { compute: self.float.0, grid: [8, 8], quads: [1, 1], unit: self.unit };
         let limits = self.limits.each_ref().map(|limit| &**limit);
         let bounds = TileBounds { first: ["first_row", "first_column"], limits };
         tile.declare(&mut self.shader, sums);
@@ -287,6 +295,16 @@ impl<'a> PassShader<'_, 'a, '_> {
     /// Adds the lines that multiply the weights of a block, which are in shared memory, by the values.
     fn multiply_values(&mut self, (weights, tile): (&SharedTile, &SharedTile), values: &ArrayExprs, width: &str) {
         let (columns, limit) = (self.limits[1].clone(), ("first_output_column", width));
+        if let Some(unit) = self.unit {
+            let (output, tile) = (self.tile, MatrixUnit::right_tile(&self.tile));
+            let loader = FactorLoader::new(&mut self.shader, FactorSide::Right, values, &tile, limit);
+            let load = self.collect_lines(|this| loader.load(&mut this.shader, "first_column + part", &columns));
+            let store_tile = self.collect_lines(|this| unit.store(&mut this.shader, &loader, 0));
+            let multiply =
+                self.collect_lines(|this| unit.multiply_weights(&output, &mut this.shader, "total", weights));
+            let step = format!("{}u", tile.tile_k);
+            return self.template(template::MULTIPLY_VALUES, values![step, load, store_tile, multiply]);
+        }
         let loader = FactorLoader::new(&mut self.shader, FactorSide::Right, values, tile, limit);
         let load = self.collect_lines(|this| loader.load(&mut this.shader, "first_column + part", &columns));
         let store_tile = self.collect_lines(|this| loader.store(&mut this.shader));

@@ -20,7 +20,7 @@ mod step;
 use super::GpuFamily;
 use super::copy::copy;
 use super::shared::indices::{LowerBound, check_range};
-use super::shared::tile::{Coordinate, IndexDigit, TiledArray, WIDE_PRODUCT_ITERATIONS, is_narrow};
+use super::shared::tile::{Coordinate, IndexDigit, MatrixUnit, TiledArray, WIDE_PRODUCT_ITERATIONS, is_narrow};
 use crate::dispatch_list::DispatchList;
 use crate::operand::{DeviceArray, DeviceOperands};
 use crate::shader::{ShaderBuilder, WgslFloat, iterations};
@@ -103,6 +103,11 @@ impl<Operands> RecurrentDispatches<'_, Operands> {
     fn steps(&self) -> Vec<usize> {
         let steps = 0..self.sizes.steps;
         if self.kernel.reverse { steps.rev().collect() } else { steps.collect() }
+    }
+
+    /// Returns the operation and the matrix unit of its products.
+    fn operation(&self, list: &DispatchList<'_>) -> (&'static str, Option<MatrixUnit>) {
+        (self.kernel.op, MatrixUnit::for_bf16(list.features, self.kernel.bf16_factors))
     }
 
     /// Adds the dispatches that copy an array `[N, width]` to one time of an array of states.
@@ -193,7 +198,7 @@ impl<'a> RecurrentDispatches<'_, StateArrays<'a, '_>> {
         let written = unprojected.unwrap_or(states);
         let writes: Vec<DeviceArray<'_>> = [gates, written].into_iter().chain(cells).copied().collect();
         let columns = if is_grouped { 4 * hidden } else { hidden };
-        let mut builder = StepShader::new(self.kernel.op, [batch, columns], &[factors], &reads, &writes);
+        let mut builder = StepShader::new(self.operation(list), [batch, columns], &[factors], &reads, &writes);
         let cell = self.cell_arrays(&mut builder, [x, gates, states], cells);
         let bias = builder.array(bias, None);
         let lengths = lengths.map(|lengths| builder.lengths(lengths));
@@ -231,7 +236,7 @@ impl<'a> RecurrentDispatches<'_, StateArrays<'a, '_>> {
             depth: hidden,
         };
         let reads: Vec<DeviceArray<'_>> = lengths.into_iter().copied().collect();
-        let mut builder = StepShader::new(self.kernel.op, [batch, state], &[factors], &reads, &[*states]);
+        let mut builder = StepShader::new(self.operation(list), [batch, state], &[factors], &reads, &[*states]);
         let [previous, next] =
             [TimeIndex::Previous, TimeIndex::Following].map(|time| builder.array(states, Some(time)));
         let lengths = lengths.map(|lengths| builder.lengths(lengths));
@@ -303,7 +308,7 @@ impl<'a> RecurrentDispatches<'_, GradientArrays<'a, '_>> {
             [gates, states, state_grads].into_iter().chain(cells).chain(lengths).copied().collect();
         let carries = [gate_grads, initial_state_grad].into_iter().chain(initial_cell_grad);
         let writes: Vec<DeviceArray<'_>> = carries.copied().collect();
-        let mut builder = StepShader::new(self.kernel.op, [batch, hidden], &factors, &reads, &writes);
+        let mut builder = StepShader::new(self.operation(list), [batch, hidden], &factors, &reads, &writes);
         let cell = self.cell_arrays(&mut builder, [gates, gate_grads, states], cells);
         let lengths = lengths.map(|lengths| builder.lengths(lengths));
         let [carry, incoming] = [(initial_state_grad, None), (state_grads, Some(TimeIndex::Step))]
@@ -342,7 +347,7 @@ impl<'a> RecurrentDispatches<'_, GradientArrays<'a, '_>> {
         let reads: Vec<DeviceArray<'_>> = [state_grads].into_iter().chain(lengths).copied().collect();
         let factors = self.gate_gradients();
         let writes = [*initial_state_grad, *total_grads];
-        let mut builder = StepShader::new(self.kernel.op, [batch, state], &factors, &reads, &writes);
+        let mut builder = StepShader::new(self.operation(list), [batch, state], &factors, &reads, &writes);
         let lengths = lengths.map(|lengths| builder.lengths(lengths));
         let [incoming, total] = [state_grads, total_grads].map(|array| builder.array(array, Some(TimeIndex::Step)));
         let carry = builder.array(initial_state_grad, None);
@@ -365,7 +370,7 @@ impl<'a> RecurrentDispatches<'_, GradientArrays<'a, '_>> {
     fn describe_initial_gradient(&self, list: &mut DispatchList<'_>, times: StepTimes) {
         let RecurrentSizes { batch, state, .. } = self.sizes;
         let carry = self.operands.initial_state_grad;
-        let mut builder = StepShader::new(self.kernel.op, [batch, state], &self.gate_gradients(), &[], &[*carry]);
+        let mut builder = StepShader::new(self.operation(list), [batch, state], &self.gate_gradients(), &[], &[*carry]);
         let carry = builder.array(carry, None);
         builder.finish(list, false, times, |shader, products| {
             let sum = carry.sum(shader, self.float, &products[0]);

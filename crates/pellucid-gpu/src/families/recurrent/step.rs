@@ -1,7 +1,7 @@
 //! [`StepShader`]: one dispatch of a time step, a tiled product whose epilogue reads and writes arrays of the step.
 
 use crate::dispatch_list::{DispatchList, ShaderIndex};
-use crate::families::shared::tile::{ArrayExprs, TileBounds, TiledArray, WorkgroupTile, choose_tile};
+use crate::families::shared::tile::{ArrayExprs, MatrixUnit, TileBounds, TiledArray, WorkgroupTile, choose_tile};
 use crate::operand::{Bindings, DeviceArray};
 use crate::shader::{
     CollectLines, ElementAccess, ElementRef, ParameterSlot, Parameters, ShaderBuilder, WgslFloat, i64_from_word, values,
@@ -146,16 +146,16 @@ pub(super) struct StepShader {
 }
 
 impl StepShader {
-    /// Begins a shader of the operation `op` with the sum of products of factors, `[rows, columns]`. `reads` and
-    /// `writes` are the other arrays that the epilogue reads and writes.
+    /// Begins a shader of the operation `op`, which may use a matrix unit, with the sum of products of factors,
+    /// `[rows, columns]`. `reads` and `writes` are the other arrays that the epilogue reads and writes.
     pub(super) fn new(
-        op: &'static str,
+        (op, unit): (&'static str, Option<MatrixUnit>),
         [rows, columns]: [usize; 2],
         factors: &[StepFactors<'_>],
         reads: &[DeviceArray<'_>],
         writes: &[DeviceArray<'_>],
     ) -> StepShader {
-        let (tile, tile_k) = choose_tile(writes[0].dtype.compute(), 1, [rows, columns]);
+        let (tile, tile_k) = choose_tile((writes[0].dtype.compute(), unit), 1, [rows, columns]);
         let tile_columns = columns.div_ceil(tile.width());
         let mut shader = ShaderBuilder::for_groups(rows.div_ceil(tile.height()) * tile_columns);
         let times = TimeSlots([0; 5].map(|time| shader.parameters.declare_slot(time)));

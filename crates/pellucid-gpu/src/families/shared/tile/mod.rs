@@ -10,14 +10,19 @@
 //! | --- | --- |
 //! | `array` | [`TiledArray`]: an operand, its offsets, and loads of blocks of 4 × 4 elements |
 //! | `registers` | [`SharedTile`], [`WorkgroupTile`] and the multiplication of tiles |
+//! | `unit` | [`MatrixUnit`]: whether a product uses matrix units |
+//! | `matrix_unit` | half-precision products on matrix units |
 //! | `product` | [`TiledProduct`]: the choice of tiles, the division of k, the epilogue |
 
 mod array;
+mod matrix_unit;
 mod product;
 mod registers;
+mod unit;
 
 pub(in crate::families) use array::{ArrayExprs, Coordinate, FactorSide, IndexDigit, TiledArray, quad_type};
 pub(in crate::families) use product::{TiledProduct, choose_tile, epilogue_iterations};
 pub(in crate::families) use registers::{
     FactorLoader, SharedTile, TileBounds, WIDE_PRODUCT_ITERATIONS, WorkgroupTile, declare_shared, is_narrow,
 };
+pub(in crate::families) use unit::MatrixUnit;

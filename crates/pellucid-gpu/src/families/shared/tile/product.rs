@@ -2,6 +2,7 @@
 
 use super::array::{ArrayExprs, TiledArray};
 use super::registers::{TileBounds, UNROLLED_STEP, WIDE_PRODUCT_ITERATIONS, WorkgroupTile, is_narrow};
+use super::unit::MatrixUnit;
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray};
 use crate::shader::{
@@ -58,19 +59,29 @@ impl ProductPlan {
     ///
     /// The order of accumulation depends only on m, n, k and the compute type: the splits follow from these, and every
     /// tile adds in the order of k.
-    pub(crate) fn new(compute: Compute, batch: usize, [m, n, k]: [usize; 3]) -> ProductPlan {
+    pub(crate) fn new(
+        (compute, unit): (Compute, Option<MatrixUnit>),
+        batch: usize,
+        [m, n, k]: [usize; 3],
+    ) -> ProductPlan {
         let small_tiles = m.div_ceil(32) * n.div_ceil(32);
         let k_splits = (SPLIT_K_TARGET_GROUPS / small_tiles.max(1)).clamp(1, (k / MIN_SPLIT_DEPTH).max(1));
         let k_splits = k_splits.max(k.div_ceil(max_split_depth(compute)));
         let split_depth = k.div_ceil(k_splits).next_multiple_of(32).max(32);
         let k_splits = k.div_ceil(split_depth).max(1);
-        let (tile, tile_k) = choose_tile(compute, batch * k_splits, [m, n]);
+        let (tile, tile_k) = choose_tile((compute, unit), batch * k_splits, [m, n]);
         ProductPlan { tile, tile_k, k_splits, split_depth }
     }
 }
 
 /// Returns the tile for `batch` products of m rows and n columns, and the k extent of its shared tiles.
-pub(crate) fn choose_tile(compute: Compute, batch: usize, [m, n]: [usize; 2]) -> (WorkgroupTile, usize) {
+///
+/// Products with at most 8 rows or columns do not use a matrix unit. They are limited by memory.
+pub(crate) fn choose_tile(
+    (compute, unit): (Compute, Option<MatrixUnit>),
+    batch: usize,
+    [m, n]: [usize; 2],
+) -> (WorkgroupTile, usize) {
     let is_narrow = is_narrow(compute);
     let large_tiles = m.div_ceil(64) * n.div_ceil(64) * batch;
     // The tiles of both factors fit the 16 KiB of shared memory that every adapter has.
@@ -80,7 +91,8 @@ pub(crate) fn choose_tile(compute: Compute, batch: usize, [m, n]: [usize; 2]) ->
         () if m > 32 && n > 32 && is_narrow && large_tiles >= MIN_LARGE_TILES => ([8, 8], [2, 2], 16),
         () => ([8, 8], [1, 1], if is_narrow { 32 } else { 16 }),
     };
-    (WorkgroupTile { compute, grid, quads }, tile_k)
+    let unit = unit.filter(|_| grid == [8, 8]);
+    (WorkgroupTile { compute, grid, quads, unit }, tile_k)
 }
 
 /// The code that computes the tile, the split of k and the matrix of a workgroup.
@@ -155,7 +167,9 @@ impl TiledProduct<'_, '_> {
         if count == 0 {
             return;
         }
-        let plan = ProductPlan::new(self.dtype.compute(), self.matrices(), self.sizes);
+        let factors = [0, 1].map(|k| self.inputs[k].array.dtype);
+        let unit = MatrixUnit::for_factors(list.features, factors);
+        let plan = ProductPlan::new((self.dtype.compute(), unit), self.matrices(), self.sizes);
         if plan.k_splits == 1 {
             list.dispatch(self.op, self.multiply(&plan, None));
             return;
@@ -253,7 +267,7 @@ mod tests {
         {
             for batch in [1, 7, 1000] {
                 for (compute, k_splits) in [(Compute::F32, narrow), (Compute::I64, wide)] {
-                    let plan = ProductPlan::new(compute, batch, sizes);
+                    let plan = ProductPlan::new((compute, None), batch, sizes);
                     assert_eq!((plan.k_splits, plan.split_depth % plan.tile_k), (k_splits, 0), "{sizes:?}");
                     assert!(
                         plan.split_depth * plan.k_splits >= sizes[2]
@@ -268,12 +282,12 @@ mod tests {
     fn tiles_have_64_invocations_and_fit_the_shared_memory_of_every_adapter() {
         for sizes in [[1, 1], [5, 100], [100, 5], [40, 40], [64, 64], [1000, 1000]] {
             for compute in [Compute::I32, Compute::F32, Compute::I64, Compute::F64] {
-                let (tile, tile_k) = choose_tile(compute, 1, sizes);
+                let (tile, tile_k) = choose_tile((compute, None), 1, sizes);
                 assert_eq!(tile.grid[0] * tile.grid[1], WORKGROUP as usize);
                 assert!((tile.height() + tile.width()) * tile_k * compute.size() <= 16 << 10);
             }
         }
-        let (tile, _) = choose_tile(Compute::F32, 1, [1000, 1000]);
+        let (tile, _) = choose_tile((Compute::F32, None), 1, [1000, 1000]);
         assert_eq!((tile.height(), tile.width()), (64, 64));
     }
 }

@@ -1,6 +1,7 @@
 //! Tiles in shared memory and in registers.
 
 use super::array::{ArrayExprs, FactorSide, IndexPart, quad_type};
+use super::unit::MatrixUnit;
 use crate::shader::{CollectLines, ShaderBuilder, WORKGROUP, values};
 use pellucid_ir::Compute;
 
@@ -133,14 +134,24 @@ impl<'a> FactorLoader<'a> {
 
     /// Adds the lines that store the loaded elements in the tile.
     pub(crate) fn store(&self, shader: &mut ShaderBuilder) {
+        self.visit_blocks(shader, |shader, quad, k, name| {
+            for kk in 0..4 {
+                let target = self.tile.quad(&format!("{k} + {kk}u"), quad);
+                shader.line(format!("{target} = {name}{kk};"));
+            }
+        });
+    }
+
+    /// Adds lines for every loaded block of an invocation. `lines` receives the block's quad, its first k in the tile,
+    /// and the prefix of its variables: the variable of k index kk has four neighbouring indices of the product.
+    pub(crate) fn visit_blocks(
+        &self,
+        shader: &mut ShaderBuilder,
+        mut lines: impl FnMut(&mut ShaderBuilder, &str, &str, &str),
+    ) {
         for (slot, (quad, k, _)) in self.blocks.iter().enumerate() {
             let name = self.name(slot);
-            self.in_range(shader, |shader| {
-                for kk in 0..4 {
-                    let target = self.tile.quad(&format!("{k} + {kk}u"), quad);
-                    shader.line(format!("{target} = {name}{kk};"));
-                }
-            });
+            self.in_range(shader, |shader| lines(shader, quad, k, &name));
         }
     }
 
@@ -249,6 +260,8 @@ pub(crate) struct WorkgroupTile {
     pub(crate) grid: [usize; 2],
     /// The rows and columns of blocks of an invocation.
     pub(crate) quads: [usize; 2],
+    /// The unit that multiplies factors of half precision, for a grid of 8 × 8 only.
+    pub(crate) unit: Option<MatrixUnit>,
 }
 
 impl WorkgroupTile {
@@ -292,14 +305,16 @@ impl WorkgroupTile {
     /// `tile_k`, and the sums `sum`.
     pub(crate) fn declare_product(&self, shader: &mut ShaderBuilder, tile_k: usize) -> [SharedTile; 2] {
         self.declare_grid(shader);
-        let tiles = [("tile_a", self.height()), ("tile_b", self.width())]
-            .map(|(name, width)| SharedTile::declare(shader, name, self.compute, (width, tile_k)));
+        let tiles = [("tile_a", self.height()), ("tile_b", self.width())].map(|(name, width)| match self.unit {
+            None => SharedTile::declare(shader, name, self.compute, (width, tile_k)),
+            Some(_) => SharedTile::within(name, (name, 0), self.compute, (width, tile_k)),
+        });
         self.declare(shader, "sum");
         tiles
     }
 
     /// Adds the lines that add the products of a left and a right factor with k in `range` to the sums `name`.
-    pub(crate) fn accumulate(
+    pub(crate) fn accumulate_in_registers(
         &self,
         shader: &mut ShaderBuilder,
         name: &str,
@@ -435,7 +450,7 @@ mod tests {
     #[test]
     fn the_loops_of_a_wide_product_have_the_stated_iterations() {
         for compute in [Compute::F64, Compute::I64] {
-            let tile = WorkgroupTile { compute, grid: [8, 8], quads: [1, 1] };
+            let tile = WorkgroupTile { compute, grid: [8, 8], quads: [1, 1], unit: None };
             let mut shader = ShaderBuilder::default();
             let [a, b] = ["a", "b"].map(|name| SharedTile::declare(&mut shader, name, compute, (32, 16)));
             tile.multiply(&mut shader, "sum", (&a, "0u"), &b);
