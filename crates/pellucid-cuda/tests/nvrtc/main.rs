@@ -1,10 +1,13 @@
 //! Compiles the kernels of other tests by NVIDIA's NVRTC, which needs no GPU, for several architectures.
 //!
 //! `PELLUCID_KERNEL_TEXTS` names a folder of compiled kernels (`PELLUCID_CUDA_CACHE` of a run of other tests), whose
-//! files contain the texts. Without it, the test prints that it does not run and passes. `.ci/cuda` sets it.
+//! files contain the texts. Without it, the tests print that they do not run and pass. `.ci/cuda` sets it. With
+//! `PELLUCID_NVDISASM`, the path of NVIDIA's disassembler, a test counts the instructions of the largest products.
 
 // The test prints the number of texts and of registers.
 #![allow(clippy::print_stdout)]
+
+mod assembly;
 
 use cudarc::nvrtc::sys::{self as nvrtc, nvrtcResult};
 use std::ffi::{CString, c_char};
@@ -17,6 +20,18 @@ const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
 
 /// The largest number of texts that are compiled. They are chosen evenly from all texts in the order of their hashes.
 const MAX_TEXTS: usize = 400;
+
+/// Returns the folder of texts, if it is set.
+fn text_folder() -> Option<PathBuf> {
+    let folder = env::var_os("PELLUCID_KERNEL_TEXTS").map(PathBuf::from);
+    if folder.is_none() {
+        println!("skipped: PELLUCID_KERNEL_TEXTS is not set");
+        return None;
+    }
+    // SAFETY: loading the library runs its initialisation code, which must be sound.
+    assert!(unsafe { nvrtc::is_culib_present() }, "libnvrtc must be in LD_LIBRARY_PATH");
+    folder
+}
 
 /// Returns the texts in the folder, in the order of their files.
 fn texts(folder: &PathBuf) -> Vec<String> {
@@ -31,26 +46,28 @@ fn texts(folder: &PathBuf) -> Vec<String> {
         // The options and the versions are in lines before the text.
         key.splitn(3, '\n').nth(2).expect("the key contains the text").to_string()
     };
-    let step = paths.len().div_ceil(MAX_TEXTS).max(1);
-    paths.iter().step_by(step).map(text).collect()
+    let texts: Vec<String> = paths.iter().map(text).collect();
+    assert!(!texts.is_empty(), "{} contains no kernels", folder.display());
+    texts
 }
 
-/// The registers and the bytes of spilled registers of a compiled kernel.
-struct Usage {
+/// The code of a compiled kernel, its registers and the bytes of spilled registers.
+struct Compiled {
+    code: Vec<u8>,
     registers: usize,
     spilled: usize,
 }
 
-/// Compiles a text and returns its usage, or the messages of the compiler.
-fn compile(text: &str, architecture: &str) -> Result<Usage, String> {
+/// Compiles a text. Returns the messages of the compiler if it rejects the text.
+fn compile(text: &str, architecture: &str) -> Result<Compiled, String> {
     let text = CString::new(text).unwrap();
     let options = [&*format!("--gpu-architecture={architecture}"), "--fmad=false", "--std=c++17", "--ptxas-options=-v"]
         .map(|option| CString::new(option).unwrap());
     let options = options.each_ref().map(|option| option.as_ptr());
     let mut program = null_mut();
     // SAFETY: pointers to results are valid for writes, texts and options are C strings that live until the end, and
-    // the buffer of the log has the size that NVRTC returns.
-    let (compiled, log) = unsafe {
+    // the buffers of the log and of the code have the sizes that NVRTC returns.
+    let (compiled, log, code) = unsafe {
         let created =
             nvrtc::nvrtcCreateProgram(&raw mut program, text.as_ptr(), c"kernel.cu".as_ptr(), 0, null(), null());
         assert_eq!(created, nvrtcResult::NVRTC_SUCCESS);
@@ -60,8 +77,15 @@ fn compile(text: &str, architecture: &str) -> Result<Usage, String> {
         let mut log = vec![0u8; size];
         let written = nvrtc::nvrtcGetProgramLog(program, log.as_mut_ptr().cast::<c_char>());
         assert_eq!(written, nvrtcResult::NVRTC_SUCCESS);
+        let mut code = Vec::new();
+        if compiled == nvrtcResult::NVRTC_SUCCESS {
+            assert_eq!(nvrtc::nvrtcGetCUBINSize(program, &raw mut size), nvrtcResult::NVRTC_SUCCESS);
+            code.resize(size, 0);
+            let read = nvrtc::nvrtcGetCUBIN(program, code.as_mut_ptr().cast::<c_char>());
+            assert_eq!(read, nvrtcResult::NVRTC_SUCCESS);
+        }
         nvrtc::nvrtcDestroyProgram(&raw mut program);
-        (compiled, String::from_utf8_lossy(&log).into_owned())
+        (compiled, String::from_utf8_lossy(&log).into_owned(), code)
     };
     if compiled != nvrtcResult::NVRTC_SUCCESS {
         return Err(log);
@@ -73,7 +97,7 @@ fn compile(text: &str, architecture: &str) -> Result<Usage, String> {
     };
     let registers = number("Used ", " registers").expect("the log must contain the registers");
     let spilled = number(", ", " bytes spill stores").expect("the log must contain the spilled bytes");
-    Ok(Usage { registers, spilled })
+    Ok(Compiled { code, registers, spilled })
 }
 
 /// Returns true if a kernel multiplies matrices in registers.
@@ -83,24 +107,19 @@ fn is_product(text: &str) -> bool {
 
 #[test]
 fn every_kernel_compiles_for_all_architectures_without_spilled_registers() {
-    let Some(folder) = env::var_os("PELLUCID_KERNEL_TEXTS").map(PathBuf::from) else {
-        println!("skipped: PELLUCID_KERNEL_TEXTS is not set");
-        return;
-    };
-    // SAFETY: loading the library runs its initialisation code, which must be sound.
-    assert!(unsafe { nvrtc::is_culib_present() }, "libnvrtc must be in LD_LIBRARY_PATH");
-    let texts = texts(&folder);
-    assert!(!texts.is_empty(), "{} contains no kernels", folder.display());
+    let Some(folder) = text_folder() else { return };
+    let all = texts(&folder);
+    let texts: Vec<&String> = all.iter().step_by(all.len().div_ceil(MAX_TEXTS)).collect();
     let next = AtomicUsize::new(0);
     let work = || {
         let (mut most, mut failures) = (0, Vec::new());
-        while let Some(text) = texts.get(next.fetch_add(1, Ordering::Relaxed)) {
+        while let Some(&text) = texts.get(next.fetch_add(1, Ordering::Relaxed)) {
             for architecture in ARCHITECTURES {
                 match compile(text, architecture) {
-                    Ok(usage) if usage.spilled > 0 && !is_product(text) => {
-                        failures.push(format!("{} bytes are spilled for {architecture}:\n{text}", usage.spilled));
+                    Ok(compiled) if compiled.spilled > 0 && !is_product(text) => {
+                        failures.push(format!("{} bytes are spilled for {architecture}:\n{text}", compiled.spilled));
                     }
-                    Ok(usage) => most = most.max(usage.registers),
+                    Ok(compiled) => most = most.max(compiled.registers),
                     Err(log) => failures.push(format!("{architecture}: {log}\n{text}")),
                 }
             }
@@ -116,4 +135,29 @@ fn every_kernel_compiles_for_all_architectures_without_spilled_registers() {
     println!("{} texts for {ARCHITECTURES:?}: at most {most} registers", texts.len());
     let failures: Vec<String> = results.into_iter().flat_map(|(_, failures)| failures).collect();
     assert!(failures.is_empty(), "{} failures, the first one: {}", failures.len(), failures[0]);
+}
+
+/// A tile of 64 × 64 sums has 16 quads for each invocation, and reads four words of aligned factors at a time. Its loop
+/// over k takes 16 steps, four in an iteration of the inner loop.
+#[test]
+fn most_instructions_of_large_products_multiply() {
+    let (Some(folder), Some(nvdisasm)) = (text_folder(), env::var_os("PELLUCID_NVDISASM")) else { return };
+    let is_large = |text: &String| text.contains("sum15 = fma(") && !text.contains("sum16");
+    let is_aligned = |text: &String| text.matches("const vec4<u32>* __restrict__").count() == 2;
+    let products: Vec<String> = texts(&folder).into_iter().filter(is_large).collect();
+    assert!(products.iter().any(is_aligned), "no text is a large product of aligned factors");
+    for (text, architecture) in products.iter().flat_map(|text| ARCHITECTURES.map(|name| (text, name))) {
+        let compiled = compile(text, architecture).unwrap();
+        let Some(assembly) = assembly::disassemble(nvdisasm.as_ref(), &compiled.code) else { return };
+        let loops = assembly::loops(&assembly);
+        let share = assembly::multiply_add_share(&loops, 4);
+        let shared_loads = loops.iter().map(|counts| counts.shared_loads).max().unwrap_or(0);
+        let factors = if is_aligned(text) { "aligned" } else { "other" };
+        println!(
+            "{factors} factors, {architecture}: {share:.2} of the instructions are multiply-adds, {} registers, \
+             {shared_loads} loads from shared memory",
+            compiled.registers
+        );
+        assert!(share >= if is_aligned(text) { 0.7 } else { 0.6 }, "{architecture}: {loops:?}");
+    }
 }

@@ -103,6 +103,14 @@ fn convolutions_match_the_cpu() {
 }
 
 #[test]
+fn convolutions_in_large_tiles_match_the_cpu() {
+    let case = case([4, 4, 64, 1], [1, 16, 16], [[1, 3, 3], [1, 1, 1], [1, 1, 1], [0, 1, 1]]);
+    for dtype in [DType::F32, DType::BF16] {
+        check_conv(&mut Rng(63), &case, ConvPart::Output, dtype, false);
+    }
+}
+
+#[test]
 fn long_sums_of_a_weight_gradient_are_divided() {
     // 2 · 18² positions are three parts.
     let case = case([2, 2, 3, 1], [1, 18, 18], [[1, 3, 3], [1, 1, 1], [1, 1, 1], [0, 1, 1]]);
