@@ -76,7 +76,12 @@ fn products_of_all_tiles_match_the_cpu() {
 fn tiles_of_all_sizes_have_the_same_bits() {
     let Some(gpu) = device() else { return };
     let rng = &mut Rng(44);
-    let cases = [(DType::F32, [65, 19, 68]), (DType::F32, [68, 20, 68]), (DType::F16, [65, 19, 68]), (DType::BF16, [65, 19, 68])];
+    let cases = [
+        (DType::F32, [65, 19, 68]),
+        (DType::F32, [68, 20, 68]),
+        (DType::F16, [65, 19, 68]),
+        (DType::BF16, [65, 19, 68]),
+    ];
     for (dtype, [m, k, n]) in cases {
         let mut array = |shape: &[usize]| PairedArray::new(gpu, shape, dtype, TestLayout::Plain, || rng.finite());
         let (a, b) = (array(&[4, m, k]), array(&[4, k, n]));
