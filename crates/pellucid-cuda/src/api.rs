@@ -8,14 +8,15 @@ use crate::language::CudaCpp;
 use crate::launch::{KernelArguments, ParameterMemory, launch};
 use crate::memory::CudaMemory;
 use crate::status::StatusMemory;
+use crate::upload::Uploads;
 use cudarc::driver::sys;
 use pellucid_gpu::{
-    AtomicCounters, ComputeApi, DeviceFailure, DeviceLimits, DispatchBatch, KernelSource, NO_FAILURE, OptionalFeatures,
-    PARAMETER_BYTES, PlannedDispatches, STATUS_WORDS,
+    AtomicCounters, ComputeApi, DeviceFailure, DeviceLimits, DispatchBatch, KernelSource, MemoryMark, NO_FAILURE,
+    OptionalFeatures, PARAMETER_BYTES, PlannedDispatches, STATUS_WORDS,
 };
-use pellucid_ir::Result;
+use pellucid_ir::{Result, lock};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The maximum number of workgroups along the second axis of a grid.
@@ -30,6 +31,7 @@ pub struct CudaApi {
     status: Arc<StatusMemory>,
     /// The parameters of a batch of dispatches, for kernels that do not receive them by value.
     parameters: CudaMemory,
+    uploads: Mutex<Uploads>,
 }
 
 impl CudaApi {
@@ -41,7 +43,8 @@ impl CudaApi {
         let context = Arc::new(Context::open(index, name)?);
         let status = StatusMemory::new(&context)?;
         let parameters = CudaMemory::allocate(&context, PARAMETER_BYTES)?;
-        let api = CudaApi { context, status: Arc::new(status), parameters };
+        let uploads = Mutex::new(Uploads::new(&context));
+        let api = CudaApi { context, status: Arc::new(status), parameters, uploads };
         api.reset_status()?;
         Ok(api)
     }
@@ -97,24 +100,30 @@ impl ComputeApi for CudaApi {
         CudaMemory::allocate(&self.context, bytes)
     }
 
+    fn release_unused_memory(&self) -> Result<()> {
+        self.context.release_unused_memory()
+    }
+
+    fn checks_memory_use(&self) -> bool {
+        self.context.mark.is_some()
+    }
+
+    fn mark_memory(&self, mark: &MemoryMark<CudaMemory>) -> Result<()> {
+        self.context.mark_memory(mark.memory.address(), mark.bytes)
+    }
+
     fn write(&self, to: &CudaMemory, offset: usize, bytes: &[u8]) -> Result<()> {
-        let context = &self.context;
-        context.enter()?;
-        let to = to.address() + offset as u64;
-        // SAFETY: the range is within the buffer (the contract of this method), and `bytes` is borrowed until the
-        // stream is done.
-        let result = unsafe { sys::cuMemcpyHtoDAsync_v2(to, bytes.as_ptr().cast(), bytes.len(), context.stream()) };
-        // The copy may still read `bytes` when the call returns, even after a failure of the device.
-        let done = context.wait();
-        context.check("upload", result).and(done)
+        let to = to.address_of(offset..offset + bytes.len());
+        // SAFETY: *Range*: `address_of` has checked the range.
+        unsafe { lock(&self.uploads).upload(to, bytes) }
     }
 
     fn read(&self, from: &CudaMemory, range: Range<usize>, receive: impl FnOnce(&[u8])) -> Result<()> {
         let context = &self.context;
         context.enter()?;
         let mut bytes = vec![0u8; range.len()];
-        let from = from.address() + range.start as u64;
-        // SAFETY: the range is within the buffer (the contract of this method), and `bytes` is not read before the
+        let from = from.address_of(range);
+        // SAFETY: `address_of` has checked the range, which has the size of `bytes`, and `bytes` is not read before the
         // stream is done.
         let result =
             unsafe { sys::cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), from, bytes.len(), context.stream()) };
@@ -143,7 +152,11 @@ impl ComputeApi for CudaApi {
             self.write(&self.parameters, 0, batch.parameters)?;
         }
         let parameters = ParameterMemory { bytes: batch.parameters, address: self.parameters.address() };
-        for dispatch in batch.dispatches {
+        let mut marks = batch.marks.iter().peekable();
+        for (k, dispatch) in batch.dispatches.iter().enumerate() {
+            while let Some(mark) = marks.next_if(|mark| mark.before <= k) {
+                self.mark_memory(mark)?;
+            }
             let buffers = batch.memory[dispatch.memory.clone()].iter().map(CudaMemory::address);
             let (kernel, status) = (&*dispatch.kernel, self.status.memory.address());
             let arguments = KernelArguments::new(kernel, parameters, dispatch.offset, status, buffers);
@@ -152,6 +165,7 @@ impl ComputeApi for CudaApi {
             let result = unsafe { launch(kernel, &arguments, dispatch.groups, context.stream()) };
             context.check("submit", result)?;
         }
+        marks.try_for_each(|mark| self.mark_memory(mark))?;
         if copies_status { self.copy_status() } else { Ok(()) }
     }
 
@@ -176,14 +190,14 @@ impl ComputeApi for CudaApi {
     }
 
     fn start_timer(&self) -> Result<Option<Event>> {
-        let start = Event::new(&self.context)?;
-        start.record()?;
+        let start = Event::timed(&self.context)?;
+        start.record(self.context.stream())?;
         Ok(Some(start))
     }
 
     fn stop_timer(&self, start: Event) -> Result<Duration> {
-        let end = Event::new(&self.context)?;
-        end.record()?;
+        let end = Event::timed(&self.context)?;
+        end.record(self.context.stream())?;
         end.synchronize()?;
         start.elapsed_until(&end)
     }

@@ -59,7 +59,29 @@ pub trait ComputeApi: Send + Sync + Sized + 'static {
     /// [`Error::OutOfMemory`](pellucid_ir::Error::OutOfMemory) if the device has no memory left.
     fn allocate(&self, bytes: usize) -> Result<Self::Memory>;
 
-    /// Copies host bytes, a multiple of 4, to a buffer. `offset` is a multiple of 4.
+    /// Returns the memory of dropped buffers to the system, if the API keeps it. May wait for submitted work.
+    ///
+    /// # Errors
+    /// The error of the device.
+    fn release_unused_memory(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns true if [`DispatchBatch::marks`] and [`mark_memory`](ComputeApi::mark_memory) have an effect: a device
+    /// for tests reports accesses to memory that is not in use.
+    fn checks_memory_use(&self) -> bool {
+        false
+    }
+
+    /// Tells a device that checks accesses how much of a buffer the work after all submitted work may use.
+    ///
+    /// # Errors
+    /// The error of the device.
+    fn mark_memory(&self, _: &MemoryMark<Self::Memory>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Copies host bytes, a multiple of 4, to a buffer. `offset` is a multiple of 4. The bytes may change after the call.
     ///
     /// # Errors
     /// The error of the device.
@@ -178,6 +200,19 @@ pub struct DispatchBatch<'a, K, M> {
     pub memory: &'a [M],
     /// The dispatches.
     pub dispatches: &'a [RecordedDispatch<K>],
+    /// The marks, in the order of their dispatches. Only a device that
+    /// [checks the use of memory](ComputeApi::checks_memory_use) has some.
+    pub marks: &'a [MemoryMark<M>],
+}
+
+/// A change of the bytes of a buffer `M` that kernels may use.
+pub struct MemoryMark<M> {
+    /// The index of the first dispatch of the batch after the change.
+    pub before: usize,
+    /// The buffer.
+    pub memory: M,
+    /// The bytes from the start of the buffer that are in use, or 0 if the buffer is unused.
+    pub bytes: usize,
 }
 
 /// A buffer of a plan.

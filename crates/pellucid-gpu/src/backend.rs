@@ -193,6 +193,8 @@ impl<A: ComputeApi> Backend for GpuBackend<A> {
 
     fn trim(&self) {
         lock(&self.gpu.allocator).trim();
+        // The error of a failed device is the error of its next use.
+        let _ = self.gpu.api.release_unused_memory();
     }
 }
 

@@ -53,7 +53,7 @@ mod testing;
 mod transfer;
 
 pub use api::{
-    ComputeApi, DeviceLimits, DispatchBatch, OptionalFeatures, PARAMETER_BYTES, PlanBuffer, PlannedDispatch,
+    ComputeApi, DeviceLimits, DispatchBatch, MemoryMark, OptionalFeatures, PARAMETER_BYTES, PlanBuffer, PlannedDispatch,
     PlannedDispatches, RecordedDispatch,
 };
 pub use backend::GpuBackend;

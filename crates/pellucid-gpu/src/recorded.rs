@@ -1,7 +1,7 @@
 //! [`RecordedDispatches`]: dispatches that are submitted together, in the order of the calls, and the evaluation of the
 //! status by the host.
 
-use crate::api::{ComputeApi, DispatchBatch, PARAMETER_BYTES, RecordedDispatch};
+use crate::api::{ComputeApi, DispatchBatch, MemoryMark, PARAMETER_BYTES, RecordedDispatch};
 use crate::description::{KernelDescription, kernel_scalar};
 use crate::shader::BufferRef;
 use crate::status::{CheckedOperations, PASSED};
@@ -18,6 +18,8 @@ pub(crate) struct RecordedDispatches<A: ComputeApi> {
     /// The buffers of all dispatches.
     memory: Vec<A::Memory>,
     dispatches: Vec<RecordedDispatch<A::Kernel>>,
+    /// The changes of the bytes in use, for a device that checks them.
+    marks: Vec<MemoryMark<A::Memory>>,
     /// The number of checks that have passed since the last reset of the status, modulo 2³².
     passed: u32,
 }
@@ -33,7 +35,19 @@ pub(crate) struct CheckFailure {
 impl<A: ComputeApi> RecordedDispatches<A> {
     /// Creates an empty list.
     pub(crate) fn new() -> RecordedDispatches<A> {
-        RecordedDispatches { parameters: Vec::new(), memory: Vec::new(), dispatches: Vec::new(), passed: 0 }
+        let (parameters, memory, dispatches, marks) = Default::default();
+        RecordedDispatches { parameters, memory, dispatches, marks, passed: 0 }
+    }
+
+    /// Records that later dispatches may use the first `bytes` bytes of a buffer.
+    pub(crate) fn mark_memory(&mut self, api: &A, memory: &A::Memory, bytes: usize) {
+        let mark = MemoryMark { before: self.dispatches.len(), memory: memory.clone(), bytes };
+        if self.dispatches.is_empty() {
+            // The error of a failed device is the error of its next use.
+            let _ = api.mark_memory(&mark);
+        } else {
+            self.marks.push(mark);
+        }
     }
 
     /// Records the dispatches of a kernel. `memory` is the memory of the operands, then the scratch memory.
@@ -89,11 +103,12 @@ impl<A: ComputeApi> RecordedDispatches<A> {
     /// [`Error::DeviceUnavailable`] if the API rejects the submission. The device then counts as failed: the calls that
     /// recorded the dispatches have already returned without an error, and their outputs were not written.
     pub(crate) fn submit_with_status(&mut self, api: &A, copies_status: bool) -> Result<A::Submission> {
-        let RecordedDispatches { parameters, memory, dispatches, .. } = self;
-        let submitted = api.submit(DispatchBatch { parameters, memory, dispatches }, copies_status);
+        let RecordedDispatches { parameters, memory, dispatches, marks, .. } = self;
+        let submitted = api.submit(DispatchBatch { parameters, memory, dispatches, marks }, copies_status);
         self.parameters.clear();
         self.memory.clear();
         self.dispatches.clear();
+        self.marks.clear();
         submitted.map_err(|error| match error {
             failed @ Error::DeviceUnavailable { .. } => failed,
             rejected => api.failure().fail(format!("recorded kernels could not be submitted: {rejected}")),

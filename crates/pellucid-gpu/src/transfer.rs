@@ -9,7 +9,7 @@ use pellucid_ir::{Error, Result};
 use std::ops::Range;
 
 /// The size in bytes of a word, the unit of copies of the API.
-const WORD: usize = 4;
+pub(crate) const WORD: usize = 4;
 
 /// Copies `bytes` to a buffer, starting at byte `offset`. The other bytes keep their values.
 pub(crate) fn upload<A: ComputeApi>(gpu: &Gpu<A>, bytes: &[u8], to: &GpuBuffer<A>, offset: usize) -> Result<()> {

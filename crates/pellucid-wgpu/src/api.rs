@@ -206,7 +206,7 @@ mod tests {
         let submit = |buffer: &wgpu::Buffer| {
             let dispatches = [RecordedDispatch { kernel: kernel.clone(), offset: 0, memory: 0..1, groups: [1, 1] }];
             let (parameters, memory) = (&[1, 0, 0, 0, 0, 0, 0, 0], std::slice::from_ref(buffer));
-            api.submit(DispatchBatch { parameters, memory, dispatches: &dispatches }, false)
+            api.submit(DispatchBatch { parameters, memory, dispatches: &dispatches, marks: &[] }, false)
         };
         // The graphics API rejects a binding of a buffer that is not a storage buffer.
         let rejected = submit(&api.graphics.create_buffer("rejected", 256, wgpu::BufferUsages::COPY_DST));
@@ -225,7 +225,7 @@ mod tests {
         let dispatches = [RecordedDispatch { kernel, offset: 0, memory: 0..1, groups: [1, 1] }];
         let run = || {
             let (parameters, memory) = (&[1, 0, 0, 0, 0, 0, 0, 0], std::slice::from_ref(&memory));
-            let copied = api.submit(DispatchBatch { parameters, memory, dispatches: &dispatches }, true).unwrap();
+            let copied = api.submit(DispatchBatch { parameters, memory, dispatches: &dispatches, marks: &[] }, true).unwrap();
             let mut word = [0; 4];
             let status = api.read_status(copied).unwrap();
             api.read(&memory[0], 0..4, |bytes| word.copy_from_slice(bytes)).unwrap();

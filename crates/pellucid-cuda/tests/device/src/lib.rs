@@ -46,6 +46,7 @@ mod module_calls;
 mod module_info;
 mod modules;
 mod nvrtc_calls;
+mod pool;
 mod products;
 mod report_calls;
 mod reports;
