@@ -32,8 +32,8 @@ const FATAL: [CUresult; 18] = [
 /// The oldest version of the driver's interface with all calls of the backend, as `cuDriverGetVersion` returns it.
 const MIN_DRIVER: c_int = 12_080;
 
-/// The primary context of a device, the stream that runs all work of the backend in the order of the calls, and a stream
-/// for copies from the host.
+/// The primary context of a device, the stream that runs all work of the backend in the order of the calls, and a
+/// stream for copies from the host.
 pub(crate) struct Context {
     device: sys::CUdevice,
     context: sys::CUcontext,
@@ -47,7 +47,8 @@ pub(crate) struct Context {
     pub(crate) architecture: u32,
     pub(crate) failure: DeviceFailure,
     pub(crate) counters: AtomicCounters,
-    /// The function that tells the test device which bytes of an allocation are in use. NVIDIA's driver does not have it.
+    /// The function that tells the test device which bytes of an allocation are in use. NVIDIA's driver does not have
+    /// it.
     pub(crate) mark: Option<MarkFunction>,
 }
 
@@ -144,7 +145,18 @@ impl Context {
         let (architecture, counters) = (10 * major + minor, AtomicCounters::default());
         // SAFETY: the driver is loaded, and only the test device has the symbol, with this type.
         let mark = unsafe { sys::culib().get::<MarkFunction>(b"pellucid_test_device_mark") }.ok().map(|mark| *mark);
-        Ok(Context { device, context, stream, copy_stream, adapter, total_memory, architecture, failure, counters, mark })
+        Ok(Context {
+            device,
+            context,
+            stream,
+            copy_stream,
+            adapter,
+            total_memory,
+            architecture,
+            failure,
+            counters,
+            mark,
+        })
     }
 
     /// Makes this the current context of the thread.
@@ -189,7 +201,22 @@ impl Context {
         }
     }
 
-    /// Waits until all work of the stream of launches is done, even after a failure of the device. The context must be current.
+    /// Submits work by a call of the driver. If there is no memory for it, waits for earlier work, returns unused
+    /// memory to the system, and calls once more. A call that finds no memory must submit nothing.
+    ///
+    /// # Errors
+    /// The errors of [`check`](Context::check).
+    pub(crate) fn submit(&self, op: &'static str, call: impl Fn() -> CUresult) -> Result<()> {
+        let mut result = call();
+        if result == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+            self.release_unused_memory()?;
+            result = call();
+        }
+        self.check(op, result)
+    }
+
+    /// Waits until all work of the stream of launches is done, even after a failure of the device. The context must be
+    /// current.
     ///
     /// # Errors
     /// The errors of [`check`](Context::check).
@@ -198,7 +225,8 @@ impl Context {
         self.check("synchronize", unsafe { sys::cuStreamSynchronize(self.stream) })
     }
 
-    /// Tells the test device that later work of the stream of launches may use the first `bytes` bytes of an allocation.
+    /// Tells the test device that later work of the stream of launches may use the first `bytes` bytes of an
+    /// allocation.
     pub(crate) fn mark_memory(&self, address: sys::CUdeviceptr, bytes: usize) -> Result<()> {
         let Some(mark) = self.mark else { return Ok(()) };
         self.enter()?;

@@ -1,7 +1,7 @@
 //! [`Uploads`]: copies from the host to the device for which the host does not wait.
 //!
-//! The bytes are copied to blocks of pinned memory before the call returns. Small copies run from there in the stream of
-//! launches. The parts of large ones run in two steps, so that the transfer overlaps with running launches: the copy
+//! The bytes are copied to blocks of pinned memory before the call returns. Small copies run from there in the stream
+//! of launches. The parts of large ones run in two steps, so that the transfer overlaps with running launches: the copy
 //! stream copies a part to a block of device memory, which no launch uses, and the stream of launches copies it from
 //! there, in the order of the calls. Events order the use of the blocks. The number of blocks is bounded: if all are in
 //! use, the host waits for the oldest one.
@@ -66,8 +66,8 @@ impl Uploads {
         Uploads { context: context.clone(), small: SmallUploads::default(), parts: Vec::new(), next_part: 0 }
     }
 
-    /// Copies `bytes` to the device at the address `to`, after all work that was submitted before. The caller may change
-    /// `bytes` after the call.
+    /// Copies `bytes` to the device at the address `to`, after all work that was submitted before. The caller may
+    /// change `bytes` after the call.
     ///
     /// # Safety
     /// * Range: `to` is the address of at least `bytes.len()` bytes in one buffer of the context.
@@ -87,8 +87,8 @@ impl Uploads {
         }
         for part in bytes.chunks(SMALL_BLOCK) {
             let from = self.small.stage(&self.context, part)?;
-            // SAFETY: *Range* of this function, whose parts are inside the range. The pinned bytes are not changed before
-            // the event of their block, which is recorded after this copy.
+            // SAFETY: *Range* of this function, whose parts are inside the range. The pinned bytes are not changed
+            // before the event of their block, which is recorded after this copy.
             let result = unsafe { sys::cuMemcpyHtoDAsync_v2(to, from, part.len(), self.context.stream()) };
             self.context.check("upload", result)?;
             to += part.len() as u64;
@@ -110,8 +110,8 @@ impl Uploads {
         unsafe { copy_nonoverlapping(bytes.as_ptr(), block.pinned.address().cast(), bytes.len()) };
         block.consumed.order_before(copies)?;
         let (staged, from) = (block.memory.address(), block.pinned.address());
-        // SAFETY: both blocks have at least the size of the part. The device memory is not in use: the copy stream waits
-        // for the copy that consumed its last contents. The pinned block is not changed before `arrived`.
+        // SAFETY: both blocks have at least the size of the part. The device memory is not in use: the copy stream
+        // waits for the copy that consumed its last contents. The pinned block is not changed before `arrived`.
         let result = unsafe { sys::cuMemcpyHtoDAsync_v2(staged, from, bytes.len(), copies) };
         context.check("upload", result)?;
         block.arrived.record(copies)?;

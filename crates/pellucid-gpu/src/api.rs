@@ -4,7 +4,7 @@ use crate::counters::AtomicCounters;
 use crate::failure::DeviceFailure;
 use crate::shader::{KernelSource, Language};
 use crate::status::STATUS_WORDS;
-use pellucid_ir::Result;
+use pellucid_ir::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,7 +81,8 @@ pub trait ComputeApi: Send + Sync + Sized + 'static {
         Ok(())
     }
 
-    /// Copies host bytes, a multiple of 4, to a buffer. `offset` is a multiple of 4. The bytes may change after the call.
+    /// Copies host bytes, a multiple of 4, to a buffer. `offset` is a multiple of 4. The bytes may change after the
+    /// call.
     ///
     /// # Errors
     /// The error of the device.
@@ -111,12 +112,18 @@ pub trait ComputeApi: Send + Sync + Sized + 'static {
     /// [`read_status`](ComputeApi::read_status) reads before any other submission that copies it.
     ///
     /// # Errors
-    /// Returns an error if the API rejects the submission.
+    /// Returns an error if the API rejects the submission, with the number of dispatches that it has accepted, if the
+    /// others may be submitted later.
     fn submit(
         &self,
         batch: DispatchBatch<'_, Self::Kernel, Self::Memory>,
         copies_status: bool,
-    ) -> Result<Self::Submission>;
+    ) -> Result<Self::Submission, SubmissionFailure>;
+
+    /// Returns a message for the user of the program about how the device runs work, and `None` from then on.
+    fn take_notice(&self) -> Option<String> {
+        None
+    }
 
     /// Prepares the dispatches of a plan.
     ///
@@ -203,6 +210,22 @@ pub struct DispatchBatch<'a, K, M> {
     /// The marks, in the order of their dispatches. Only a device that
     /// [checks the use of memory](ComputeApi::checks_memory_use) has some.
     pub marks: &'a [MemoryMark<M>],
+}
+
+/// The failure of [`ComputeApi::submit`].
+#[derive(Debug)]
+pub struct SubmissionFailure {
+    /// The number of dispatches that were submitted before the failure, if the others can be submitted later; `None` if
+    /// it is not known which dispatches will run.
+    pub submitted: Option<usize>,
+    /// The error.
+    pub error: Error,
+}
+
+impl From<Error> for SubmissionFailure {
+    fn from(error: Error) -> SubmissionFailure {
+        SubmissionFailure { submitted: None, error }
+    }
 }
 
 /// A change of the bytes of a buffer `M` that kernels may use.

@@ -132,15 +132,16 @@ impl ComputeApi for WgpuApi {
         &self,
         batch: DispatchBatch<'_, CompiledShader, wgpu::Buffer>,
         copies_status: bool,
-    ) -> Result<wgpu::SubmissionIndex> {
-        self.graphics.scoped("submit", || {
+    ) -> Result<wgpu::SubmissionIndex, SubmissionFailure> {
+        let submitted = self.graphics.scoped("submit", || {
             self.graphics.queue.write_buffer(&self.parameters, 0, batch.parameters);
             submit_batch(&self.graphics, &self.headers, &batch, |encoder| {
                 if copies_status {
                     self.copy_status(encoder);
                 }
             })
-        })
+        });
+        Ok(submitted?)
     }
 
     fn prepare(&self, plan: PlannedDispatches<CompiledShader, wgpu::Buffer>) -> Result<PreparedDispatches> {
@@ -225,7 +226,8 @@ mod tests {
         let dispatches = [RecordedDispatch { kernel, offset: 0, memory: 0..1, groups: [1, 1] }];
         let run = || {
             let (parameters, memory) = (&[1, 0, 0, 0, 0, 0, 0, 0], std::slice::from_ref(&memory));
-            let copied = api.submit(DispatchBatch { parameters, memory, dispatches: &dispatches, marks: &[] }, true).unwrap();
+            let copied =
+                api.submit(DispatchBatch { parameters, memory, dispatches: &dispatches, marks: &[] }, true).unwrap();
             let mut word = [0; 4];
             let status = api.read_status(copied).unwrap();
             api.read(&memory[0], 0..4, |bytes| word.copy_from_slice(bytes)).unwrap();

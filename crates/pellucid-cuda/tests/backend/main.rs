@@ -6,6 +6,7 @@
 // Tests that do not run print the reason.
 #![allow(clippy::print_stdout)]
 
+mod failures;
 mod harness;
 mod pool;
 #[path = "../contract/symbols.rs"]

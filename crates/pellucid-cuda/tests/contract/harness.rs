@@ -19,8 +19,8 @@ impl DeviceSymbols {
     /// Hands out a part of an allocation, or returns it to its pool.
     pub(crate) fn mark(&self, pointer: u64, bytes: usize, stream: sys::CUstream) {
         type Mark = unsafe extern "C" fn(u64, usize, sys::CUstream) -> CUresult;
-        // SAFETY: the library is loaded, and the symbol has this type (`report_calls.rs` of the test device), which checks
-        // the pointer and the stream.
+        // SAFETY: the library is loaded, and the symbol has this type (`report_calls.rs` of the test device), which
+        // checks the pointer and the stream.
         let result = unsafe {
             let mark = sys::culib().get::<Mark>(b"pellucid_test_device_mark").expect("the test device has the symbol");
             mark(pointer, bytes, stream)
