@@ -216,8 +216,8 @@ pub struct DispatchBatch<'a, K, M> {
 #[derive(Debug)]
 pub struct SubmissionFailure {
     /// The number of dispatches that were submitted before the failure, if the others can be submitted later; `None` if
-    /// it is not known which dispatches will run.
-    pub submitted: Option<usize>,
+    /// it is not known which dispatches will run. In 32 bits, so that a `Result` with this error stays small.
+    pub submitted: Option<u32>,
     /// The error.
     pub error: Error,
 }

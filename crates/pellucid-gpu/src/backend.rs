@@ -238,10 +238,18 @@ mod tests {
 
     /// Runs a gather whose check answers as planned.
     fn run_gather(device: &GpuBackend<TestApi>) -> Result<()> {
-        let [x, index, y] = [8, 16, 8].map(|bytes| uploaded(device, &vec![0; bytes]));
+        gather_from(device, &gather_operands(device))
+    }
+
+    /// Returns the operands of a gather.
+    fn gather_operands(device: &GpuBackend<TestApi>) -> [Arc<Storage>; 3] {
+        [8, 16, 8].map(|bytes| uploaded(device, &vec![0; bytes]))
+    }
+
+    fn gather_from(device: &GpuBackend<TestApi>, [x, index, y]: &[Arc<Storage>; 3]) -> Result<()> {
         let layout = &Layout::contiguous([2].into());
         let view = |storage, dtype| View { storage, layout, dtype };
-        device.run(&gather(), &[view(&x, DType::F32), view(&index, DType::I64)], &[view(&y, DType::F32)])
+        device.run(&gather(), &[view(x, DType::F32), view(index, DType::I64)], &[view(y, DType::F32)])
     }
 
     #[test]
@@ -316,10 +324,11 @@ mod tests {
         assert_eq!(received(&device).into_iter().map(counts).collect::<Vec<_>>(), [5, 3]);
 
         // The dispatches of a kernel with checks are discarded with its error; those of an earlier kernel are not.
+        let operands = gather_operands(&device);
         device.run(&Kernel::Copy, &inputs, &outputs).unwrap();
         lock(&device.gpu.api.answers).accepted = Some(0);
         lock(&device.gpu.api.answers).submission = Some(exhausted.clone());
-        assert_eq!(run_gather(&device), Err(exhausted));
+        assert_eq!(gather_from(&device, &operands), Err(exhausted));
         device.synchronize().unwrap();
         assert!(matches!(received(&device).last(), Some(TestWork::Submitted(1, ..))));
     }

@@ -111,7 +111,7 @@ impl<A: ComputeApi> RecordedDispatches<A> {
         if let Err(SubmissionFailure { submitted: Some(count), error: exhausted @ Error::OutOfMemory { .. } }) =
             submitted
         {
-            self.remove_first(count);
+            self.remove_first(count as usize);
             return Err(exhausted);
         }
         self.parameters.clear();

@@ -40,7 +40,7 @@ pub(crate) enum TestWork {
 pub(crate) struct PlannedAnswers {
     /// The number of dispatches that the next submission accepts before its error, if the others may be submitted
     /// later.
-    pub(crate) accepted: Option<usize>,
+    pub(crate) accepted: Option<u32>,
     /// The error of the next submission or launch.
     pub(crate) submission: Option<Error>,
     /// The result of the next read of the status.

@@ -6,7 +6,7 @@ use crate::submission::{ParameterBindGroups, PreparedDispatches, submit_batch};
 use crate::timestamps::Timestamps;
 use pellucid_gpu::{
     AtomicCounters, ComputeApi, DeviceFailure, DeviceLimits, DispatchBatch, KernelSource, NO_FAILURE, OptionalFeatures,
-    PARAMETER_BYTES, PlannedDispatches, STATUS_WORDS, Wgsl, status_words,
+    PARAMETER_BYTES, PlannedDispatches, STATUS_WORDS, SubmissionFailure, Wgsl, status_words,
 };
 use pellucid_ir::Result;
 use std::ops::Range;
@@ -211,6 +211,7 @@ mod tests {
         };
         // The graphics API rejects a binding of a buffer that is not a storage buffer.
         let rejected = submit(&api.graphics.create_buffer("rejected", 256, wgpu::BufferUsages::COPY_DST));
+        let rejected = rejected.map_err(|failure| failure.error);
         assert!(matches!(rejected, Err(Error::InvalidArgument { .. })), "{rejected:?}");
         submit(&memory).unwrap();
         let mut word = [0; 4];
