@@ -185,7 +185,9 @@ impl ComputeApi for CudaApi {
         context.counters.submissions.add(1);
         // If memory is exhausted, the other dispatches can be submitted later.
         let failed = |count, error| match error {
-            exhausted @ Error::OutOfMemory { .. } => SubmissionFailure { submitted: Some(count as u32), error: exhausted },
+            exhausted @ Error::OutOfMemory { .. } => {
+                SubmissionFailure { submitted: Some(count as u32), error: exhausted }
+            }
             error => error.into(),
         };
         if batch.dispatches.iter().any(|dispatch| !dispatch.kernel.passes_values) {

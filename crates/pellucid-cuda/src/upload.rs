@@ -201,9 +201,12 @@ impl PartBlock {
     /// Allocates both blocks. The device memory belongs to the copy stream, which must not wait for launches before its
     /// first use.
     fn new(context: &Arc<Context>) -> Result<PartBlock> {
-        let pinned = PinnedMemory::new(context, PART_BYTES)?;
         let [arrived, consumed] = [Event::untimed(context)?, Event::untimed(context)?];
         let memory = CudaMemory::allocate_in(context, context.copy_stream(), PART_BYTES)?;
+        // The memory is freed in the stream of launches.
+        arrived.record(context.copy_stream())?;
+        arrived.order_before(context.stream())?;
+        let pinned = PinnedMemory::new(context, PART_BYTES)?;
         Ok(PartBlock { pinned, memory, arrived, consumed })
     }
 }

@@ -2,10 +2,12 @@
 
 use crate::api::ComputeApi;
 use crate::gpu::Gpu;
-use crate::transfer::WORD;
 use pellucid_ir::backend::{Buffer, Writable};
 use pellucid_ir::{Error, Result, lock};
 use std::sync::{Arc, Mutex};
+
+/// The size in bytes of a word, the unit of copies of the API.
+pub(crate) const WORD: usize = 4;
 
 /// Memory of a device that is allocated when it is first written, and freed when the buffer is dropped or discarded.
 pub(crate) struct GpuBuffer<A: ComputeApi> {
