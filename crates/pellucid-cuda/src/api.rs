@@ -3,19 +3,20 @@
 use crate::compiler::CudaKernel;
 use crate::context::Context;
 use crate::event::Event;
-use crate::graph::PreparedGraph;
+use crate::graph::{PreparedGraph, reason_without_graphs};
 use crate::language::CudaCpp;
 use crate::launch::{KernelArguments, ParameterMemory, launch};
 use crate::memory::CudaMemory;
 use crate::status::StatusMemory;
+use crate::upload::Uploads;
 use cudarc::driver::sys;
 use pellucid_gpu::{
-    AtomicCounters, ComputeApi, DeviceFailure, DeviceLimits, DispatchBatch, KernelSource, NO_FAILURE, OptionalFeatures,
-    PARAMETER_BYTES, PlannedDispatches, STATUS_WORDS,
+    AtomicCounters, ComputeApi, DeviceFailure, DeviceLimits, DispatchBatch, KernelSource, MemoryMark, NO_FAILURE,
+    OptionalFeatures, PARAMETER_BYTES, PlannedDispatches, RecordedDispatch, STATUS_WORDS, SubmissionFailure,
 };
-use pellucid_ir::Result;
+use pellucid_ir::{Error, Result, lock};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 /// The maximum number of workgroups along the second axis of a grid.
@@ -24,12 +25,20 @@ const MAX_GROUPS: usize = 65_535;
 /// The maximum number of buffers of a kernel.
 const MAX_BINDINGS: usize = 64;
 
+/// The environment variable that turns off graphs if it is 0.
+const GRAPHS_VARIABLE: &str = "PELLUCID_CUDA_GRAPHS";
+
 /// A device of CUDA.
 pub struct CudaApi {
     context: Arc<Context>,
     status: Arc<StatusMemory>,
     /// The parameters of a batch of dispatches, for kernels that do not receive them by value.
     parameters: CudaMemory,
+    uploads: Mutex<Uploads>,
+    /// Whether plans run as graphs, once it is known.
+    has_graphs: OnceLock<bool>,
+    /// The message for the user.
+    notice: Mutex<Option<String>>,
 }
 
 impl CudaApi {
@@ -41,20 +50,46 @@ impl CudaApi {
         let context = Arc::new(Context::open(index, name)?);
         let status = StatusMemory::new(&context)?;
         let parameters = CudaMemory::allocate(&context, PARAMETER_BYTES)?;
-        let api = CudaApi { context, status: Arc::new(status), parameters };
+        let (uploads, notice) = (Mutex::new(Uploads::new(&context)), Mutex::default());
+        let api =
+            CudaApi { context, status: Arc::new(status), parameters, uploads, has_graphs: OnceLock::new(), notice };
         api.reset_status()?;
         Ok(api)
     }
 
-    /// Copies the status to the host.
-    fn copy_status(&self) -> Result<()> {
-        let (context, status) = (&self.context, &self.status);
-        status.expect_copy();
-        let (to, from) = (status.copy.address(), status.memory.address());
-        // SAFETY: both buffers have the size of the status, and live as long as the device, whose destruction waits for
-        // the stream.
-        let result = unsafe { sys::cuMemcpyDtoHAsync_v2(to, from, StatusMemory::BYTES, context.stream()) };
-        context.check("status", result)
+    /// Returns true if the device runs plans as graphs. The first call finds out, and keeps the reason if it does not.
+    fn has_graphs(&self) -> Result<bool> {
+        if let Some(&has_graphs) = self.has_graphs.get() {
+            return Ok(has_graphs);
+        }
+        let missing = match std::env::var_os(GRAPHS_VARIABLE).is_some_and(|value| value == "0") {
+            true => Some(format!("{GRAPHS_VARIABLE} is 0")),
+            false => reason_without_graphs(&self.context)?,
+        };
+        let has_graphs = *self.has_graphs.get_or_init(|| missing.is_none());
+        if let Some(reason) = missing {
+            let device = self.context.failure.device();
+            let notice =
+                format!("{device} launches the kernels of captured steps one by one, without graphs: {reason}");
+            *lock(&self.notice) = Some(notice);
+        }
+        Ok(has_graphs)
+    }
+
+    /// Launches a dispatch of a batch.
+    fn submit_dispatch(
+        &self,
+        batch: &DispatchBatch<'_, CudaKernel, CudaMemory>,
+        dispatch: &RecordedDispatch<CudaKernel>,
+    ) -> Result<()> {
+        let (context, parameters) = (&self.context, batch.parameters);
+        let parameters = ParameterMemory { bytes: parameters, address: self.parameters.address() };
+        let buffers = batch.memory[dispatch.memory.clone()].iter().map(CudaMemory::address);
+        let (kernel, status) = (&*dispatch.kernel, self.status.memory.address());
+        let arguments = KernelArguments::new(kernel, parameters, dispatch.offset, status, buffers);
+        // SAFETY: *Context*: it is current. *Arguments*: they were created for this kernel, and memory is freed in the
+        // order of the stream.
+        context.submit("submit", || unsafe { launch(kernel, &arguments, dispatch.groups, context.stream()) })
     }
 }
 
@@ -97,24 +132,30 @@ impl ComputeApi for CudaApi {
         CudaMemory::allocate(&self.context, bytes)
     }
 
+    fn release_unused_memory(&self) -> Result<()> {
+        self.context.release_unused_memory()
+    }
+
+    fn checks_memory_use(&self) -> bool {
+        self.context.mark.is_some()
+    }
+
+    fn mark_memory(&self, mark: &MemoryMark<CudaMemory>) -> Result<()> {
+        self.context.mark_memory(mark.memory.address(), mark.bytes)
+    }
+
     fn write(&self, to: &CudaMemory, offset: usize, bytes: &[u8]) -> Result<()> {
-        let context = &self.context;
-        context.enter()?;
-        let to = to.address() + offset as u64;
-        // SAFETY: the range is within the buffer (the contract of this method), and `bytes` is borrowed until the
-        // stream is done.
-        let result = unsafe { sys::cuMemcpyHtoDAsync_v2(to, bytes.as_ptr().cast(), bytes.len(), context.stream()) };
-        // The copy may still read `bytes` when the call returns, even after a failure of the device.
-        let done = context.wait();
-        context.check("upload", result).and(done)
+        let to = to.address_of(offset..offset + bytes.len());
+        // SAFETY: *Range*: `address_of` has checked the range.
+        unsafe { lock(&self.uploads).upload(to, bytes) }
     }
 
     fn read(&self, from: &CudaMemory, range: Range<usize>, receive: impl FnOnce(&[u8])) -> Result<()> {
         let context = &self.context;
         context.enter()?;
         let mut bytes = vec![0u8; range.len()];
-        let from = from.address() + range.start as u64;
-        // SAFETY: the range is within the buffer (the contract of this method), and `bytes` is not read before the
+        let from = from.address_of(range);
+        // SAFETY: `address_of` has checked the range, which has the size of `bytes`, and `bytes` is not read before the
         // stream is done.
         let result =
             unsafe { sys::cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), from, bytes.len(), context.stream()) };
@@ -134,29 +175,47 @@ impl ComputeApi for CudaApi {
         CudaKernel::new(&self.context, op, text, source)
     }
 
-    fn submit(&self, batch: DispatchBatch<'_, CudaKernel, CudaMemory>, copies_status: bool) -> Result<()> {
+    fn submit(
+        &self,
+        batch: DispatchBatch<'_, CudaKernel, CudaMemory>,
+        copies_status: bool,
+    ) -> Result<(), SubmissionFailure> {
         let context = &self.context;
         context.enter()?;
         context.counters.submissions.add(1);
-        context.counters.dispatches.add(batch.dispatches.len());
+        // If memory is exhausted, the other dispatches can be submitted later.
+        let failed = |count, error| match error {
+            exhausted @ Error::OutOfMemory { .. } => {
+                SubmissionFailure { submitted: Some(count as u32), error: exhausted }
+            }
+            error => error.into(),
+        };
         if batch.dispatches.iter().any(|dispatch| !dispatch.kernel.passes_values) {
-            self.write(&self.parameters, 0, batch.parameters)?;
+            self.write(&self.parameters, 0, batch.parameters).map_err(|error| failed(0, error))?;
         }
-        let parameters = ParameterMemory { bytes: batch.parameters, address: self.parameters.address() };
-        for dispatch in batch.dispatches {
-            let buffers = batch.memory[dispatch.memory.clone()].iter().map(CudaMemory::address);
-            let (kernel, status) = (&*dispatch.kernel, self.status.memory.address());
-            let arguments = KernelArguments::new(kernel, parameters, dispatch.offset, status, buffers);
-            // SAFETY: *Context*: it is current. *Arguments*: they were created for this kernel, and memory is freed in
-            // the order of the stream.
-            let result = unsafe { launch(kernel, &arguments, dispatch.groups, context.stream()) };
-            context.check("submit", result)?;
+        let mut marks = batch.marks.iter().peekable();
+        for (k, dispatch) in batch.dispatches.iter().enumerate() {
+            while let Some(mark) = marks.next_if(|mark| mark.before <= k) {
+                self.mark_memory(mark)?;
+            }
+            self.submit_dispatch(&batch, dispatch).map_err(|error| failed(k, error))?;
+            context.counters.dispatches.add(1);
         }
-        if copies_status { self.copy_status() } else { Ok(()) }
+        marks.try_for_each(|mark| self.mark_memory(mark))?;
+        if copies_status {
+            self.status.submit_copy()?;
+        }
+        Ok(())
+    }
+
+    fn take_notice(&self) -> Option<String> {
+        lock(&self.notice).take()
     }
 
     fn prepare(&self, plan: PlannedDispatches<CudaKernel, CudaMemory>) -> Result<PreparedGraph> {
-        PreparedGraph::new(&self.context, &self.status, plan, |memory, bytes| self.write(memory, 0, bytes))
+        let prepared =
+            PreparedGraph::new(&self.context, &self.status, plan, |memory, bytes| self.write(memory, 0, bytes))?;
+        Ok(if self.has_graphs()? { prepared } else { prepared.without_graph() })
     }
 
     fn launch(&self, prepared: &mut PreparedGraph, slots: &[Option<CudaMemory>]) -> Result<Option<()>> {
@@ -176,14 +235,14 @@ impl ComputeApi for CudaApi {
     }
 
     fn start_timer(&self) -> Result<Option<Event>> {
-        let start = Event::new(&self.context)?;
-        start.record()?;
+        let start = Event::timed(&self.context)?;
+        start.record(self.context.stream())?;
         Ok(Some(start))
     }
 
     fn stop_timer(&self, start: Event) -> Result<Duration> {
-        let end = Event::new(&self.context)?;
-        end.record()?;
+        let end = Event::timed(&self.context)?;
+        end.record(self.context.stream())?;
         end.synchronize()?;
         start.elapsed_until(&end)
     }

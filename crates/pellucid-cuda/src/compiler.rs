@@ -6,12 +6,12 @@ use cudarc::driver::sys::{self, CUresult};
 use cudarc::nvrtc::sys::{self as nvrtc, nvrtcResult};
 use pellucid_gpu::KernelSource;
 use pellucid_ir::{Error, Result};
-use std::ffi::{CString, c_char};
+use std::ffi::{CString, c_char, c_int};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::{env, fs, process};
 
 /// The environment variable that names the folder of compiled kernels.
@@ -46,7 +46,7 @@ impl CudaKernel {
         text: &str,
         source: &KernelSource<'_>,
     ) -> Result<CudaKernel> {
-        let options = options(context.architecture);
+        let options = options(context.architecture, known_architectures());
         let cached = CachedCode::new(text, &options);
         let code = match cached.as_ref().and_then(CachedCode::read) {
             Some(code) => code,
@@ -91,10 +91,38 @@ impl Drop for CudaKernel {
     }
 }
 
+/// Returns the architectures that NVRTC knows, or none if it does not tell them.
+fn known_architectures() -> &'static [c_int] {
+    static KNOWN: OnceLock<Vec<c_int>> = OnceLock::new();
+    KNOWN.get_or_init(|| {
+        let mut count: c_int = 0;
+        // SAFETY: the pointer to the result is valid for a write.
+        let counted = unsafe { nvrtc::nvrtcGetNumSupportedArchs(&raw mut count) };
+        let mut architectures = vec![0; count.max(0) as usize];
+        // SAFETY: the buffer has as many elements as NVRTC has counted.
+        let listed = unsafe { nvrtc::nvrtcGetSupportedArchs(architectures.as_mut_ptr()) };
+        if (counted, listed) == (nvrtcResult::NVRTC_SUCCESS, nvrtcResult::NVRTC_SUCCESS) {
+            architectures
+        } else {
+            Vec::new()
+        }
+    })
+}
+
+/// Starts the option of a compilation to PTX, which the driver compiles for the device.
+const VIRTUAL_ARCHITECTURE: &str = "--gpu-architecture=compute_";
+
 /// Returns the options of the compiler. `--fmad=false` prevents the contraction of products and sums, so results have
 /// the bits of the CPU.
-fn options(architecture: u32) -> Vec<String> {
-    vec![format!("--gpu-architecture=sm_{architecture}"), "--fmad=false".into(), "--std=c++17".into()]
+///
+/// For a device that is newer than `known`, the architectures of NVRTC, the result is PTX for the newest of them.
+fn options(architecture: u32, known: &[c_int]) -> Vec<String> {
+    let older = known.iter().copied().filter(|&known| known < architecture as c_int).max();
+    let target = match older {
+        Some(older) if !known.contains(&(architecture as c_int)) => format!("{VIRTUAL_ARCHITECTURE}{older}"),
+        _ => format!("--gpu-architecture=sm_{architecture}"),
+    };
+    vec![target, "--fmad=false".into(), "--std=c++17".into()]
 }
 
 /// A program of NVRTC.
@@ -107,7 +135,7 @@ impl Drop for NvrtcProgram {
     }
 }
 
-/// Compiles a text and returns the code for the device.
+/// Compiles a text and returns the code for the device, or PTX, which ends with a zero byte.
 fn compile(op: &'static str, text: &str, options: &[String]) -> Result<Vec<u8>> {
     let failed = |what: String| Error::invalid(op, format!("NVRTC cannot compile a kernel: {what}"));
     let checked = |result: nvrtcResult| match result {
@@ -117,6 +145,7 @@ fn compile(op: &'static str, text: &str, options: &[String]) -> Result<Vec<u8>> 
     let has_zero = |_| failed("the text contains a zero byte".into());
     let text = CString::new(text).map_err(has_zero)?;
     let options = options.iter().map(|option| CString::new(&**option).map_err(has_zero)).collect::<Result<Vec<_>>>()?;
+    let is_ptx = options.iter().any(|option| option.to_bytes().starts_with(VIRTUAL_ARCHITECTURE.as_bytes()));
     let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
     let mut program = NvrtcProgram(null_mut());
     // SAFETY: the pointer to the result is valid for a write, and the text and the name are C strings. There are no
@@ -130,11 +159,21 @@ fn compile(op: &'static str, text: &str, options: &[String]) -> Result<Vec<u8>> 
         return Err(failed(log(&program)));
     }
     let mut size = 0;
-    // SAFETY: the pointer to the result is valid for a write.
-    checked(unsafe { nvrtc::nvrtcGetCUBINSize(program.0, &raw mut size) })?;
+    let result = match is_ptx {
+        // SAFETY: the pointer to the result is valid for a write.
+        true => unsafe { nvrtc::nvrtcGetPTXSize(program.0, &raw mut size) },
+        // SAFETY: the pointer to the result is valid for a write.
+        false => unsafe { nvrtc::nvrtcGetCUBINSize(program.0, &raw mut size) },
+    };
+    checked(result)?;
     let mut code = vec![0u8; size];
-    // SAFETY: the buffer has the size that NVRTC has returned.
-    checked(unsafe { nvrtc::nvrtcGetCUBIN(program.0, code.as_mut_ptr().cast()) })?;
+    let result = match is_ptx {
+        // SAFETY: the buffer has the size that NVRTC has returned.
+        true => unsafe { nvrtc::nvrtcGetPTX(program.0, code.as_mut_ptr().cast()) },
+        // SAFETY: the buffer has the size that NVRTC has returned.
+        false => unsafe { nvrtc::nvrtcGetCUBIN(program.0, code.as_mut_ptr().cast()) },
+    };
+    checked(result)?;
     Ok(code)
 }
 
@@ -222,6 +261,17 @@ fn cache_folder() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_newer_than_the_compiler_gets_ptx() {
+        let target = |architecture| options(architecture, &[75, 80, 90, 100, 120]).swap_remove(0);
+        assert_eq!(target(90), "--gpu-architecture=sm_90");
+        assert_eq!(target(121), "--gpu-architecture=compute_120");
+        assert_eq!(target(103), "--gpu-architecture=compute_100");
+        // NVRTC names the error of a device that is too old for it.
+        assert_eq!(target(70), "--gpu-architecture=sm_70");
+        assert_eq!(options(90, &[])[0], "--gpu-architecture=sm_90");
+    }
 
     #[test]
     fn a_file_of_compiled_code_is_complete_and_has_its_key() {

@@ -1,13 +1,13 @@
-//! [`Event`]: a point in the work of the stream.
+//! [`Event`]: a point in the work of a stream.
 
 use crate::context::Context;
-use cudarc::driver::sys;
+use cudarc::driver::sys::{self, CUresult};
 use pellucid_ir::Result;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An event of a context, which measures time.
+/// An event of a context.
 pub struct Event {
     context: Arc<Context>,
     event: sys::CUevent,
@@ -19,20 +19,47 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// Creates an event.
-    pub(crate) fn new(context: &Arc<Context>) -> Result<Event> {
+    /// Creates an event that measures time.
+    pub(crate) fn timed(context: &Arc<Context>) -> Result<Event> {
+        Event::new(context, sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    /// Creates an event that orders work and measures no time.
+    pub(crate) fn untimed(context: &Arc<Context>) -> Result<Event> {
+        Event::new(context, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    fn new(context: &Arc<Context>, flags: sys::CUevent_flags) -> Result<Event> {
         context.enter()?;
         let mut event = null_mut();
         // SAFETY: the pointer to the result is valid for a write.
-        context.check("event", unsafe { sys::cuEventCreate(&raw mut event, 0) })?;
+        context.check("event", unsafe { sys::cuEventCreate(&raw mut event, flags as u32) })?;
         Ok(Event { context: context.clone(), event })
     }
 
-    /// Records the event after the work that was submitted before.
-    pub(crate) fn record(&self) -> Result<()> {
+    /// Records the event after the work that was submitted to a stream of the context before.
+    pub(crate) fn record(&self, stream: sys::CUstream) -> Result<()> {
         self.context.enter()?;
         // SAFETY: the event and the stream belong to the current context.
-        self.context.check("event", unsafe { sys::cuEventRecord(self.event, self.context.stream()) })
+        self.context.check("event", unsafe { sys::cuEventRecord(self.event, stream) })
+    }
+
+    /// Makes later work of a stream of the context wait for the last record. An event that was never recorded orders
+    /// nothing.
+    pub(crate) fn order_before(&self, stream: sys::CUstream) -> Result<()> {
+        self.context.enter()?;
+        // SAFETY: the event and the stream belong to the current context.
+        self.context.check("event", unsafe { sys::cuStreamWaitEvent(stream, self.event, 0) })
+    }
+
+    /// Returns true if the work before the last record is done, or if the event was never recorded.
+    pub(crate) fn is_done(&self) -> Result<bool> {
+        self.context.enter()?;
+        // SAFETY: the event belongs to the current context.
+        match unsafe { sys::cuEventQuery(self.event) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            result => self.context.check("event", result).map(|()| true),
+        }
     }
 
     /// Waits until the work before the last record is done.

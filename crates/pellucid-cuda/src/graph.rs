@@ -4,15 +4,17 @@
 //! A node after the last check copies the status to the host, which reads it while the device runs the rest of the
 //! graph. The graph is instantiated and uploaded in the first launch. Every other launch is one call of the driver,
 //! unless the memory of a slot has changed: the arguments of the nodes that use the slot are then set again.
+//!
+//! Without graphs, a launch is a loop over the dispatches, with the same results.
 
 use crate::compiler::CudaKernel;
 use crate::context::Context;
-use crate::launch::{KernelArguments, ParameterMemory, node_parameters};
+use crate::launch::{KernelArguments, ParameterMemory, launch, node_parameters};
 use crate::memory::CudaMemory;
 use crate::status::StatusMemory;
 use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
 use pellucid_gpu::{PlanBuffer, PlannedDispatch, PlannedDispatches};
-use pellucid_ir::Result;
+use pellucid_ir::{Error, Result};
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
@@ -20,6 +22,8 @@ use std::sync::Arc;
 pub struct PreparedGraph {
     /// The graph, which is dropped before the kernels and the memory of its nodes.
     graph: Option<ExecutableGraph>,
+    /// Whether launches use a graph.
+    uses_graph: bool,
     context: Arc<Context>,
     status: Arc<StatusMemory>,
     dispatches: Vec<PlannedDispatch<CudaKernel>>,
@@ -63,7 +67,23 @@ impl PreparedGraph {
             write(memory, &parameters)?;
         }
         let (context, status) = (context.clone(), status.clone());
-        Ok(PreparedGraph { context, status, dispatches, checked, parameters, parameter_memory, scratch, graph: None })
+        let (graph, uses_graph) = (None, true);
+        Ok(PreparedGraph {
+            graph,
+            uses_graph,
+            context,
+            status,
+            dispatches,
+            checked,
+            parameters,
+            parameter_memory,
+            scratch,
+        })
+    }
+
+    /// Makes launches run without a graph.
+    pub(crate) fn without_graph(self) -> PreparedGraph {
+        PreparedGraph { uses_graph: false, ..self }
     }
 
     /// Returns true if the plan has checks.
@@ -76,11 +96,34 @@ impl PreparedGraph {
         self.dispatches.len()
     }
 
-    /// Launches the graph with this memory of the slots.
+    /// Runs the dispatches with this memory of the slots.
     pub(crate) fn launch(&mut self, slots: &[Option<CudaMemory>]) -> Result<()> {
-        if self.dispatches.is_empty() {
-            return Ok(());
+        match self.dispatches.is_empty() {
+            true => Ok(()),
+            false if self.uses_graph => self.launch_graph(slots),
+            false => self.launch_dispatches(slots),
         }
+    }
+
+    /// Launches the dispatches one by one.
+    fn launch_dispatches(&self, slots: &[Option<CudaMemory>]) -> Result<()> {
+        self.context.enter()?;
+        let slots: Vec<Option<CUdeviceptr>> = slots.iter().map(|slot| slot.as_ref().map(CudaMemory::address)).collect();
+        for (k, dispatch) in self.dispatches.iter().enumerate() {
+            let arguments = self.arguments(dispatch, &slots);
+            // SAFETY: *Context*: it is current. *Arguments*: they were created for this kernel. The slots are
+            // allocated, and memory is freed in the order of the stream.
+            let call = || unsafe { launch(&dispatch.kernel, &arguments, dispatch.groups, self.context.stream()) };
+            self.context.submit("launch", call)?;
+            if k + 1 == self.checked {
+                self.status.submit_copy()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Launches the graph with this memory of the slots.
+    fn launch_graph(&mut self, slots: &[Option<CudaMemory>]) -> Result<()> {
         let is_bound = |graph: &ExecutableGraph| {
             let addresses = slots.iter().map(|slot| slot.as_ref().map(CudaMemory::address));
             graph.slots.iter().copied().eq(addresses)
@@ -101,13 +144,15 @@ impl PreparedGraph {
         // SAFETY: the graph and the stream belong to one context. The slots are allocated, and memory is freed in the
         // order of the stream.
         let launch = || unsafe { sys::cuGraphLaunch(graph.executable, self.context.stream()) };
-        let mut result = launch();
-        if matches!(result, CUresult::CUDA_ERROR_INVALID_CONTEXT | CUresult::CUDA_ERROR_INVALID_HANDLE) {
+        self.context.submit("launch", || match launch() {
             // Another context, or none, is current on this thread. A refused launch has submitted nothing.
-            self.context.enter()?;
-            result = launch();
-        }
-        self.context.check("launch", result)
+            CUresult::CUDA_ERROR_INVALID_CONTEXT | CUresult::CUDA_ERROR_INVALID_HANDLE
+                if self.context.enter().is_ok() =>
+            {
+                launch()
+            }
+            result => result,
+        })
     }
 
     /// Returns the arguments of a dispatch with the slots at these addresses.
@@ -232,13 +277,31 @@ impl ExecutableGraph {
         Ok(node)
     }
 
+    /// Instantiates the graph.
+    fn instantiate(&mut self) -> Result<()> {
+        let (context, executable) = (self.context.clone(), &raw mut self.executable);
+        // SAFETY: the pointer to the result is valid for a write, and the graph is complete.
+        context.submit("prepare", || unsafe { sys::cuGraphInstantiateWithFlags(executable, self.graph, 0) })
+    }
+
     /// Instantiates the graph and uploads it to the device.
     fn upload(&mut self) -> Result<()> {
-        // SAFETY: the pointer to the result is valid for a write, and the graph is complete.
-        let result = unsafe { sys::cuGraphInstantiateWithFlags(&raw mut self.executable, self.graph, 0) };
-        self.context.check("prepare", result)?;
+        self.instantiate()?;
         // SAFETY: the graph and the stream belong to the current context.
         self.context.check("prepare", unsafe { sys::cuGraphUpload(self.executable, self.context.stream()) })
+    }
+}
+
+/// Returns the reason why the driver cannot create graphs, or `None` if it can.
+///
+/// # Errors
+/// The errors of the device, and [`Error::OutOfMemory`], after which the next call finds out.
+pub(crate) fn reason_without_graphs(context: &Arc<Context>) -> Result<Option<String>> {
+    context.enter()?;
+    match ExecutableGraph::new(context).and_then(|mut graph| graph.instantiate()) {
+        Ok(()) => Ok(None),
+        Err(failed @ (Error::OutOfMemory { .. } | Error::DeviceUnavailable { .. })) => Err(failed),
+        Err(rejected) => Ok(Some(rejected.to_string())),
     }
 }
 

@@ -10,14 +10,15 @@
 //! | --- | --- |
 //! | `driver` | [`CudaDriver`]: the devices of this machine |
 //! | `api` | [`CudaApi`]: the calls of CUDA for `pellucid-gpu` |
-//! | `context` | `Context`: a device with its context, its stream and its errors |
+//! | `context` | `Context`: a device with its context, its streams and its errors |
 //! | `memory` | [`CudaMemory`]: device memory; pinned host memory |
 //! | `language` | [`CudaCpp`]: kernels in CUDA C++ |
 //! | `compiler` | [`CudaKernel`]: compiled kernels, and the folder that keeps them |
 //! | `launch` | arguments of kernels |
 //! | `graph` | [`PreparedGraph`]: the dispatches of a plan as one CUDA graph |
 //! | `status` | `StatusMemory`: the status of a device, and its copy for the host |
-//! | `event` | [`Event`]: a point in the work of the stream |
+//! | `event` | [`Event`]: a point in the work of a stream |
+//! | `upload` | `Uploads`: copies from the host to the device, which overlap with launches |
 //!
 //! Tests run without a GPU on a test device that provides the same libraries; `docs/cuda.md` describes it.
 
@@ -31,6 +32,7 @@ mod language;
 mod launch;
 mod memory;
 mod status;
+mod upload;
 
 pub use api::CudaApi;
 pub use compiler::CudaKernel;

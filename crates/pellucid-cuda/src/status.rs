@@ -29,6 +29,16 @@ impl StatusMemory {
         [STATUS_OPERATION, UNUSED_WORD].into_iter().for_each(|word| self.copy.write(word, u32::MAX));
     }
 
+    /// Submits a copy of the status to the host.
+    pub(crate) fn submit_copy(&self) -> Result<()> {
+        self.expect_copy();
+        let (to, from) = (self.copy.address(), self.memory.address());
+        // SAFETY: both buffers have the size of the status, and live as long as the device, whose destruction waits for
+        // the stream.
+        let result = unsafe { sys::cuMemcpyDtoHAsync_v2(to, from, StatusMemory::BYTES, self.context.stream()) };
+        self.context.check("status", result)
+    }
+
     /// Waits for the copy, and returns the status. Work after the copy may still be running.
     ///
     /// A graph cannot tell the host that one of its nodes is done, so the host reads the words until they change.

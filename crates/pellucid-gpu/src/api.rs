@@ -4,7 +4,7 @@ use crate::counters::AtomicCounters;
 use crate::failure::DeviceFailure;
 use crate::shader::{KernelSource, Language};
 use crate::status::STATUS_WORDS;
-use pellucid_ir::Result;
+use pellucid_ir::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +59,30 @@ pub trait ComputeApi: Send + Sync + Sized + 'static {
     /// [`Error::OutOfMemory`](pellucid_ir::Error::OutOfMemory) if the device has no memory left.
     fn allocate(&self, bytes: usize) -> Result<Self::Memory>;
 
-    /// Copies host bytes, a multiple of 4, to a buffer. `offset` is a multiple of 4.
+    /// Returns the memory of dropped buffers to the system, if the API keeps it. May wait for submitted work.
+    ///
+    /// # Errors
+    /// The error of the device.
+    fn release_unused_memory(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns true if [`DispatchBatch::marks`] and [`mark_memory`](ComputeApi::mark_memory) have an effect: a device
+    /// for tests reports accesses to memory that is not in use.
+    fn checks_memory_use(&self) -> bool {
+        false
+    }
+
+    /// Tells a device that checks accesses how much of a buffer the work after all submitted work may use.
+    ///
+    /// # Errors
+    /// The error of the device.
+    fn mark_memory(&self, _: &MemoryMark<Self::Memory>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Copies host bytes, a multiple of 4, to a buffer. `offset` is a multiple of 4. The bytes may change after the
+    /// call.
     ///
     /// # Errors
     /// The error of the device.
@@ -89,12 +112,18 @@ pub trait ComputeApi: Send + Sync + Sized + 'static {
     /// [`read_status`](ComputeApi::read_status) reads before any other submission that copies it.
     ///
     /// # Errors
-    /// Returns an error if the API rejects the submission.
+    /// Returns an error if the API rejects the submission, with the number of dispatches that it has accepted, if the
+    /// others may be submitted later.
     fn submit(
         &self,
         batch: DispatchBatch<'_, Self::Kernel, Self::Memory>,
         copies_status: bool,
-    ) -> Result<Self::Submission>;
+    ) -> Result<Self::Submission, SubmissionFailure>;
+
+    /// Returns a message for the user of the program about how the device runs work, and `None` from then on.
+    fn take_notice(&self) -> Option<String> {
+        None
+    }
 
     /// Prepares the dispatches of a plan.
     ///
@@ -181,6 +210,35 @@ pub struct DispatchBatch<'a, K, M> {
     pub memory: &'a [M],
     /// The dispatches.
     pub dispatches: &'a [RecordedDispatch<K>],
+    /// The marks, in the order of their dispatches. Only a device that
+    /// [checks the use of memory](ComputeApi::checks_memory_use) has some.
+    pub marks: &'a [MemoryMark<M>],
+}
+
+/// The failure of [`ComputeApi::submit`].
+#[derive(Debug)]
+pub struct SubmissionFailure {
+    /// The number of dispatches that were submitted before the failure, if the others can be submitted later; `None` if
+    /// it is not known which dispatches will run. In 32 bits, so that a `Result` with this error stays small.
+    pub submitted: Option<u32>,
+    /// The error.
+    pub error: Error,
+}
+
+impl From<Error> for SubmissionFailure {
+    fn from(error: Error) -> SubmissionFailure {
+        SubmissionFailure { submitted: None, error }
+    }
+}
+
+/// A change of the bytes of a buffer `M` that kernels may use.
+pub struct MemoryMark<M> {
+    /// The index of the first dispatch of the batch after the change.
+    pub before: usize,
+    /// The buffer.
+    pub memory: M,
+    /// The bytes from the start of the buffer that are in use, or 0 if the buffer is unused.
+    pub bytes: usize,
 }
 
 /// A buffer of a plan.

@@ -108,6 +108,9 @@ impl<A: ComputeApi> GpuBackend<A> {
             return Ok(());
         }
         let copied = recorded.submit_with_status(api, true);
+        if copied.is_err() {
+            recorded.discard_last(description.dispatches.len());
+        }
         recorded.confirm(api, operations, description.checks as usize, copied).map_err(|failed| failed.error)
     }
 }
@@ -166,6 +169,10 @@ impl<A: ComputeApi> Backend for GpuBackend<A> {
         }
     }
 
+    fn take_notice(&self) -> Option<String> {
+        self.gpu.api.take_notice()
+    }
+
     fn upload_borrowed(&self, bytes: &[u8], to: Writable<'_>, offset: usize) -> Result<()> {
         transfer::upload(&self.gpu, bytes, device_buffer("upload", &self.gpu, &to)?, offset)
     }
@@ -193,6 +200,8 @@ impl<A: ComputeApi> Backend for GpuBackend<A> {
 
     fn trim(&self) {
         lock(&self.gpu.allocator).trim();
+        // The error of a failed device is the error of its next use.
+        let _ = self.gpu.api.release_unused_memory();
     }
 }
 
@@ -229,10 +238,18 @@ mod tests {
 
     /// Runs a gather whose check answers as planned.
     fn run_gather(device: &GpuBackend<TestApi>) -> Result<()> {
-        let [x, index, y] = [8, 16, 8].map(|bytes| uploaded(device, &vec![0; bytes]));
+        gather_from(device, &gather_operands(device))
+    }
+
+    /// Returns the operands of a gather.
+    fn gather_operands(device: &GpuBackend<TestApi>) -> [Arc<Storage>; 3] {
+        [8, 16, 8].map(|bytes| uploaded(device, &vec![0; bytes]))
+    }
+
+    fn gather_from(device: &GpuBackend<TestApi>, [x, index, y]: &[Arc<Storage>; 3]) -> Result<()> {
         let layout = &Layout::contiguous([2].into());
         let view = |storage, dtype| View { storage, layout, dtype };
-        device.run(&gather(), &[view(&x, DType::F32), view(&index, DType::I64)], &[view(&y, DType::F32)])
+        device.run(&gather(), &[view(x, DType::F32), view(index, DType::I64)], &[view(y, DType::F32)])
     }
 
     #[test]
@@ -287,6 +304,33 @@ mod tests {
             "a later kernel must be rejected, because it could read a lost result"
         );
         assert!(is_unavailable(device.download(&y, 0, &mut [0; 8])), "a download of a lost result must be an error");
+    }
+
+    #[test]
+    fn kernels_without_memory_stay_recorded() {
+        let device = test_backend();
+        let [x, y] = [1, 2].map(|value| uploaded(&device, &[value; 8]));
+        let layout = &Layout::contiguous([8].into());
+        let [inputs, outputs] = [&x, &y].map(|storage| [View { storage, layout, dtype: DType::U8 }]);
+        for _ in 0..5 {
+            device.run(&Kernel::Copy, &inputs, &outputs).unwrap();
+        }
+        let exhausted = Error::out_of_memory(8);
+        lock(&device.gpu.api.answers).accepted = Some(2);
+        lock(&device.gpu.api.answers).submission = Some(exhausted.clone());
+        assert_eq!(device.synchronize(), Err(exhausted.clone()));
+        device.synchronize().unwrap();
+        let counts = |work: TestWork| if let TestWork::Submitted(count, ..) = work { count } else { 0 };
+        assert_eq!(received(&device).into_iter().map(counts).collect::<Vec<_>>(), [5, 3]);
+
+        // The dispatches of a kernel with checks are discarded with its error; those of an earlier kernel are not.
+        let operands = gather_operands(&device);
+        device.run(&Kernel::Copy, &inputs, &outputs).unwrap();
+        lock(&device.gpu.api.answers).accepted = Some(0);
+        lock(&device.gpu.api.answers).submission = Some(exhausted.clone());
+        assert_eq!(gather_from(&device, &operands), Err(exhausted));
+        device.synchronize().unwrap();
+        assert!(matches!(received(&device).last(), Some(TestWork::Submitted(1, ..))));
     }
 
     #[test]

@@ -6,6 +6,9 @@ use pellucid_ir::backend::{Buffer, Writable};
 use pellucid_ir::{Error, Result, lock};
 use std::sync::{Arc, Mutex};
 
+/// The size in bytes of a word, the unit of copies of the API.
+pub(crate) const WORD: usize = 4;
+
 /// Memory of a device that is allocated when it is first written, and freed when the buffer is dropped or discarded.
 pub(crate) struct GpuBuffer<A: ComputeApi> {
     gpu: Arc<Gpu<A>>,
@@ -29,13 +32,18 @@ impl<A: ComputeApi> DeviceMemory<A> {
     /// bytes in use would exceed the cap.
     pub(crate) fn allocate(gpu: &Arc<Gpu<A>>, bytes: usize) -> Result<DeviceMemory<A>> {
         let (class, cached) = lock(&gpu.allocator).reserve(bytes)?;
+        let in_use = |buffer| {
+            // Kernels read and write full words.
+            gpu.mark_memory(&buffer, bytes.max(1).next_multiple_of(WORD));
+            DeviceMemory { gpu: gpu.clone(), class, buffer }
+        };
         if let Some(buffer) = cached {
-            return Ok(DeviceMemory { gpu: gpu.clone(), class, buffer });
+            return Ok(in_use(buffer));
         }
         let created = retry_with_free_memory(|| gpu.api.allocate(class), || gpu.free_unused_memory());
         lock(&gpu.allocator).finish_creation(class, created.is_ok());
         match created {
-            Ok(buffer) => Ok(DeviceMemory { gpu: gpu.clone(), class, buffer }),
+            Ok(buffer) => Ok(in_use(buffer)),
             Err(Error::OutOfMemory { .. }) => Err(Error::out_of_memory(bytes)),
             Err(other) => Err(other),
         }
@@ -57,6 +65,7 @@ fn retry_with_free_memory<T>(allocate: impl Fn() -> Result<T>, free: impl FnOnce
 
 impl<A: ComputeApi> Drop for DeviceMemory<A> {
     fn drop(&mut self) {
+        self.gpu.mark_memory(&self.buffer, 0);
         lock(&self.gpu.allocator).put(self.class, self.buffer.clone());
     }
 }

@@ -103,7 +103,16 @@ impl<A: ComputeApi> Gpu<A> {
     /// after the last dispatch that uses it, so this submits all dispatches and waits for them.
     pub(crate) fn free_unused_memory(&self) -> Result<()> {
         lock(&self.allocator).trim();
-        self.wait()
+        self.wait()?;
+        self.api.release_unused_memory()
+    }
+
+    /// Tells a device that checks accesses that later dispatches may use the first `bytes` bytes of a buffer, or with 0
+    /// that the buffer returns to the cache of freed buffers.
+    pub(crate) fn mark_memory(&self, memory: &A::Memory, bytes: usize) {
+        if self.api.checks_memory_use() {
+            lock(&self.recorded).mark_memory(&self.api, memory, bytes);
+        }
     }
 
     /// Submits all recorded dispatches, without waiting for them.

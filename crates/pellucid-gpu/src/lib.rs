@@ -53,8 +53,8 @@ mod testing;
 mod transfer;
 
 pub use api::{
-    ComputeApi, DeviceLimits, DispatchBatch, OptionalFeatures, PARAMETER_BYTES, PlanBuffer, PlannedDispatch,
-    PlannedDispatches, RecordedDispatch,
+    ComputeApi, DeviceLimits, DispatchBatch, MemoryMark, OptionalFeatures, PARAMETER_BYTES, PlanBuffer,
+    PlannedDispatch, PlannedDispatches, RecordedDispatch, SubmissionFailure,
 };
 pub use backend::GpuBackend;
 pub use cache::GenerationalCache;

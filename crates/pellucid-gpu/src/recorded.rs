@@ -1,7 +1,7 @@
 //! [`RecordedDispatches`]: dispatches that are submitted together, in the order of the calls, and the evaluation of the
 //! status by the host.
 
-use crate::api::{ComputeApi, DispatchBatch, PARAMETER_BYTES, RecordedDispatch};
+use crate::api::{ComputeApi, DispatchBatch, MemoryMark, PARAMETER_BYTES, RecordedDispatch, SubmissionFailure};
 use crate::description::{KernelDescription, kernel_scalar};
 use crate::shader::BufferRef;
 use crate::status::{CheckedOperations, PASSED};
@@ -18,6 +18,8 @@ pub(crate) struct RecordedDispatches<A: ComputeApi> {
     /// The buffers of all dispatches.
     memory: Vec<A::Memory>,
     dispatches: Vec<RecordedDispatch<A::Kernel>>,
+    /// The changes of the bytes in use, for a device that checks them.
+    marks: Vec<MemoryMark<A::Memory>>,
     /// The number of checks that have passed since the last reset of the status, modulo 2³².
     passed: u32,
 }
@@ -33,13 +35,26 @@ pub(crate) struct CheckFailure {
 impl<A: ComputeApi> RecordedDispatches<A> {
     /// Creates an empty list.
     pub(crate) fn new() -> RecordedDispatches<A> {
-        RecordedDispatches { parameters: Vec::new(), memory: Vec::new(), dispatches: Vec::new(), passed: 0 }
+        let (parameters, memory, dispatches, marks) = Default::default();
+        RecordedDispatches { parameters, memory, dispatches, marks, passed: 0 }
+    }
+
+    /// Records that later dispatches may use the first `bytes` bytes of a buffer.
+    pub(crate) fn mark_memory(&mut self, api: &A, memory: &A::Memory, bytes: usize) {
+        let mark = MemoryMark { before: self.dispatches.len(), memory: memory.clone(), bytes };
+        if self.dispatches.is_empty() {
+            // The error of a failed device is the error of its next use.
+            let _ = api.mark_memory(&mark);
+        } else {
+            self.marks.push(mark);
+        }
     }
 
     /// Records the dispatches of a kernel. `memory` is the memory of the operands, then the scratch memory.
     ///
     /// # Errors
-    /// Returns an error if the device has failed, or if it fails while earlier dispatches are submitted.
+    /// Returns an error if the device has failed, or if earlier dispatches cannot be submitted. None of the dispatches
+    /// of the kernel is then recorded.
     pub(crate) fn record(
         &mut self,
         api: &A,
@@ -50,11 +65,11 @@ impl<A: ComputeApi> RecordedDispatches<A> {
         api.failure().check()?;
         let alignment = api.limits().parameter_alignment;
         let operands = memory.len() - description.scratch.len();
-        for dispatch in &description.dispatches {
+        for (own, dispatch) in description.dispatches.iter().enumerate() {
             let size = dispatch.parameters.bytes();
             let mut offset = self.parameters.len().next_multiple_of(alignment);
             if self.dispatches.len() >= MAX_RECORDED || offset + size > PARAMETER_BYTES {
-                self.submit(api)?;
+                self.submit(api).inspect_err(|_| self.discard_last(own))?;
                 offset = 0;
             }
             self.parameters.resize(offset, 0);
@@ -86,18 +101,48 @@ impl<A: ComputeApi> RecordedDispatches<A> {
     /// [`confirm`](RecordedDispatches::confirm). Until that call, no other call may submit work.
     ///
     /// # Errors
+    /// [`Error::OutOfMemory`] if the device has no memory to run the dispatches. They stay recorded.
+    ///
     /// [`Error::DeviceUnavailable`] if the API rejects the submission. The device then counts as failed: the calls that
     /// recorded the dispatches have already returned without an error, and their outputs were not written.
     pub(crate) fn submit_with_status(&mut self, api: &A, copies_status: bool) -> Result<A::Submission> {
-        let RecordedDispatches { parameters, memory, dispatches, .. } = self;
-        let submitted = api.submit(DispatchBatch { parameters, memory, dispatches }, copies_status);
+        let RecordedDispatches { parameters, memory, dispatches, marks, .. } = self;
+        let submitted = api.submit(DispatchBatch { parameters, memory, dispatches, marks }, copies_status);
+        if let Err(SubmissionFailure { submitted: Some(count), error: exhausted @ Error::OutOfMemory { .. } }) =
+            submitted
+        {
+            self.remove_first(count as usize);
+            return Err(exhausted);
+        }
         self.parameters.clear();
         self.memory.clear();
         self.dispatches.clear();
-        submitted.map_err(|error| match error {
+        self.marks.clear();
+        submitted.map_err(|failure| match failure.error {
             failed @ Error::DeviceUnavailable { .. } => failed,
             rejected => api.failure().fail(format!("recorded kernels could not be submitted: {rejected}")),
         })
+    }
+
+    /// Removes the first `count` dispatches, which were submitted.
+    fn remove_first(&mut self, count: usize) {
+        self.dispatches.drain(..count);
+        let removed = self.dispatches.first().map_or(self.memory.len(), |dispatch| dispatch.memory.start);
+        self.memory.drain(..removed);
+        for dispatch in &mut self.dispatches {
+            dispatch.memory = dispatch.memory.start - removed..dispatch.memory.end - removed;
+        }
+        self.marks.retain(|mark| mark.before > count);
+        self.marks.iter_mut().for_each(|mark| mark.before -= count);
+    }
+
+    /// Removes those of the last `count` recorded dispatches that have not been submitted: the call that recorded them
+    /// returns an error.
+    pub(crate) fn discard_last(&mut self, count: usize) {
+        self.dispatches.truncate(self.dispatches.len().saturating_sub(count));
+        self.memory.truncate(self.dispatches.last().map_or(0, |dispatch| dispatch.memory.end));
+        let last = self.dispatches.len();
+        self.marks.iter_mut().for_each(|mark| mark.before = mark.before.min(last));
     }
 
     /// Waits for the submission that copies the status, and evaluates it. `copied` is the result of the submission, and

@@ -2,6 +2,7 @@
 
 use crate::api::{
     ComputeApi, DeviceLimits, DispatchBatch, OptionalFeatures, PARAMETER_BYTES, PlanBuffer, PlannedDispatches,
+    SubmissionFailure,
 };
 use crate::counters::AtomicCounters;
 use crate::failure::DeviceFailure;
@@ -37,6 +38,9 @@ pub(crate) enum TestWork {
 /// The calls that a [`TestApi`] answers next with an error or another value.
 #[derive(Default)]
 pub(crate) struct PlannedAnswers {
+    /// The number of dispatches that the next submission accepts before its error, if the others may be submitted
+    /// later.
+    pub(crate) accepted: Option<u32>,
     /// The error of the next submission or launch.
     pub(crate) submission: Option<Error>,
     /// The result of the next read of the status.
@@ -129,11 +133,16 @@ impl ComputeApi for TestApi {
         Ok(text.to_string())
     }
 
-    fn submit(&self, batch: DispatchBatch<'_, String, TestMemory>, copies_status: bool) -> Result<()> {
+    fn submit(
+        &self,
+        batch: DispatchBatch<'_, String, TestMemory>,
+        copies_status: bool,
+    ) -> Result<(), SubmissionFailure> {
         assert!(batch.parameters.len() <= PARAMETER_BYTES);
         let ranges = batch.dispatches.iter().map(|dispatch| dispatch.memory.clone());
         assert!(ranges.flatten().eq(0..batch.memory.len()), "every buffer must belong to one dispatch");
-        self.receive(TestWork::Submitted(batch.dispatches.len(), batch.parameters.len(), copies_status))
+        let received = self.receive(TestWork::Submitted(batch.dispatches.len(), batch.parameters.len(), copies_status));
+        received.map_err(|error| SubmissionFailure { submitted: lock(&self.answers).accepted.take(), error })
     }
 
     fn prepare(&self, plan: Self::Prepared) -> Result<Self::Prepared> {

@@ -2,14 +2,11 @@
 //! words.
 
 use crate::api::ComputeApi;
-use crate::buffer::{GpuBuffer, UnwrittenBuffers};
+use crate::buffer::{GpuBuffer, UnwrittenBuffers, WORD};
 use crate::gpu::Gpu;
 use pellucid_ir::backend::Buffer;
 use pellucid_ir::{Error, Result};
 use std::ops::Range;
-
-/// The size in bytes of a word, the unit of copies of the API.
-const WORD: usize = 4;
 
 /// Copies `bytes` to a buffer, starting at byte `offset`. The other bytes keep their values.
 pub(crate) fn upload<A: ComputeApi>(gpu: &Gpu<A>, bytes: &[u8], to: &GpuBuffer<A>, offset: usize) -> Result<()> {

@@ -225,6 +225,11 @@ pub trait Backend: Send + Sync + 'static {
         let _ = plan;
         Ok(None)
     }
+    /// Returns a message for the user of the program about how the device runs work, and `None` from then on. The
+    /// engine prints it after it has compiled a plan.
+    fn take_notice(&self) -> Option<String> {
+        None
+    }
     /// Returns the memory statistics.
     fn memory_stats(&self) -> MemoryStats;
     /// Limits the memory in use; `usize::MAX` removes the limit.

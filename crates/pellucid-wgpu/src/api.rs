@@ -6,7 +6,7 @@ use crate::submission::{ParameterBindGroups, PreparedDispatches, submit_batch};
 use crate::timestamps::Timestamps;
 use pellucid_gpu::{
     AtomicCounters, ComputeApi, DeviceFailure, DeviceLimits, DispatchBatch, KernelSource, NO_FAILURE, OptionalFeatures,
-    PARAMETER_BYTES, PlannedDispatches, STATUS_WORDS, Wgsl, status_words,
+    PARAMETER_BYTES, PlannedDispatches, STATUS_WORDS, SubmissionFailure, Wgsl, status_words,
 };
 use pellucid_ir::Result;
 use std::ops::Range;
@@ -133,15 +133,16 @@ impl ComputeApi for WgpuApi {
         &self,
         batch: DispatchBatch<'_, CompiledShader, wgpu::Buffer>,
         copies_status: bool,
-    ) -> Result<wgpu::SubmissionIndex> {
-        self.graphics.scoped("submit", || {
+    ) -> Result<wgpu::SubmissionIndex, SubmissionFailure> {
+        let submitted = self.graphics.scoped("submit", || {
             self.graphics.queue.write_buffer(&self.parameters, 0, batch.parameters);
             submit_batch(&self.graphics, &self.headers, &batch, |encoder| {
                 if copies_status {
                     self.copy_status(encoder);
                 }
             })
-        })
+        });
+        Ok(submitted?)
     }
 
     fn prepare(&self, plan: PlannedDispatches<CompiledShader, wgpu::Buffer>) -> Result<PreparedDispatches> {
@@ -207,10 +208,11 @@ mod tests {
         let submit = |buffer: &wgpu::Buffer| {
             let dispatches = [RecordedDispatch { kernel: kernel.clone(), offset: 0, memory: 0..1, groups: [1, 1] }];
             let (parameters, memory) = (&[1, 0, 0, 0, 0, 0, 0, 0], std::slice::from_ref(buffer));
-            api.submit(DispatchBatch { parameters, memory, dispatches: &dispatches }, false)
+            api.submit(DispatchBatch { parameters, memory, dispatches: &dispatches, marks: &[] }, false)
         };
         // The graphics API rejects a binding of a buffer that is not a storage buffer.
         let rejected = submit(&api.graphics.create_buffer("rejected", 256, wgpu::BufferUsages::COPY_DST));
+        let rejected = rejected.map_err(|failure| failure.error);
         assert!(matches!(rejected, Err(Error::InvalidArgument { .. })), "{rejected:?}");
         submit(&memory).unwrap();
         let mut word = [0; 4];
@@ -226,7 +228,8 @@ mod tests {
         let dispatches = [RecordedDispatch { kernel, offset: 0, memory: 0..1, groups: [1, 1] }];
         let run = || {
             let (parameters, memory) = (&[1, 0, 0, 0, 0, 0, 0, 0], std::slice::from_ref(&memory));
-            let copied = api.submit(DispatchBatch { parameters, memory, dispatches: &dispatches }, true).unwrap();
+            let copied =
+                api.submit(DispatchBatch { parameters, memory, dispatches: &dispatches, marks: &[] }, true).unwrap();
             let mut word = [0; 4];
             let status = api.read_status(copied).unwrap();
             api.read(&memory[0], 0..4, |bytes| word.copy_from_slice(bytes)).unwrap();

@@ -22,4 +22,5 @@ mod pools;
 mod reports;
 mod safe_types;
 mod streams;
+mod symbols;
 mod warps;

@@ -124,6 +124,43 @@ fn stream_allocates_and_frees_in_order() {
 }
 
 #[test]
+fn pool_keeps_freed_memory_up_to_its_threshold() {
+    use sys::CUmemPool_attribute as Attribute;
+    let Some(cuda) = cuda() else { return };
+    let (stream, bytes) = (cuda.stream(), 64 << 20);
+    // SAFETY: the pointers are valid for reads and writes of the types of the attributes, which have 64 bits. The
+    // memory is freed after its use in the same stream.
+    unsafe {
+        let pool = result_of(|pool| sys::cuDeviceGetMemPool(pool, 0)).expect("the device has a pool");
+        let attribute = |attribute| {
+            result_of(|value: *mut u64| sys::cuMemPoolGetAttribute(pool, attribute, value.cast())).expect("a size")
+        };
+        let set_threshold = |mut bytes: u64| {
+            let attribute = Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+            succeed(sys::cuMemPoolSetAttribute(pool, attribute, (&raw mut bytes).cast()));
+        };
+        let old = attribute(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD);
+        set_threshold(u64::MAX);
+        assert_eq!(attribute(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), u64::MAX);
+        let memory = result_of(|pointer| sys::cuMemAllocAsync(pointer, bytes, stream)).expect("memory");
+        assert!(attribute(Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT) >= bytes as u64);
+        succeed(sys::cuMemFreeAsync(memory, stream));
+        succeed(cuda.synchronize());
+        assert!(attribute(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) >= bytes as u64);
+        succeed(sys::cuMemPoolTrimTo(pool, 0));
+        let trimmed = attribute(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+        assert!(trimmed < bytes as u64, "{trimmed}");
+        set_threshold(0);
+        let memory = result_of(|pointer| sys::cuMemAllocAsync(pointer, bytes, stream)).expect("memory");
+        succeed(sys::cuMemFreeAsync(memory, stream));
+        succeed(cuda.synchronize());
+        let released = attribute(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+        assert!(released < bytes as u64, "{released}");
+        set_threshold(old);
+    }
+}
+
+#[test]
 fn free_of_a_null_pointer_succeeds() {
     let Some(_cuda) = cuda() else { return };
     // SAFETY: a null pointer names no memory.

@@ -186,7 +186,7 @@ pub(crate) fn prepare(device: Device, plan: &Plan) -> Result<Box<dyn CompiledPla
     let native =
         |launch: &Launch| device.is_cpu() || is_native(device, &launch.kernel, &launch.inputs, &launch.outputs);
     if plan.launches.iter().all(native)
-        && let Some(compiled) = device.backend().prepare(plan)?
+        && let Some(compiled) = compile(device, plan)?
     {
         return Ok(compiled);
     }
@@ -194,13 +194,22 @@ pub(crate) fn prepare(device: Device, plan: &Plan) -> Result<Box<dyn CompiledPla
     let mut section = Plan { setup: Vec::new(), ..plan.clone() };
     for launches in plan.launches.chunk_by(|a, b| native(a) == native(b)) {
         section.launches = launches.to_vec();
-        let compiled = if native(&launches[0]) { device.backend().prepare(&section)? } else { None };
+        let compiled = if native(&launches[0]) { compile(device, &section)? } else { None };
         sections.push(match compiled {
             Some(compiled) => PlanSection::Compiled { compiled, launches: launches.len() },
             None => PlanSection::OneByOne(std::mem::take(&mut section.launches)),
         });
     }
     Ok(Box::new(PlanSections { device, access: slot_access(plan.slots.len(), &plan.launches), sections }))
+}
+
+/// Compiles a plan by the backend of a device, and prints the notice of the backend.
+fn compile(device: Device, plan: &Plan) -> Result<Option<Box<dyn CompiledPlan>>> {
+    let compiled = device.backend().prepare(plan)?;
+    if let Some(notice) = device.backend().take_notice() {
+        warn(format_args!("{notice}"));
+    }
+    Ok(compiled)
 }
 
 /// A plan of which the backend compiles only some sections.

@@ -13,12 +13,15 @@ use crate::{context_call, driver_call, plain_call};
 
 const NAME: &str = "Pellucid test device (no GPU)";
 
-/// The memory pool of the device, which has no state.
-const POOL: usize = 0x3fff_1000;
-
-/// The value of an attribute, 0 for one that the device lacks.
-fn attribute_value(attribute: u32) -> c_int {
-    const VALUES: [(Attribute, usize); 25] = [
+/// The value of an attribute, 0 for one that the device lacks. `architecture` is its compute capability, such as 90.
+fn attribute_value(attribute: u32, architecture: u32) -> c_int {
+    if attribute == Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as u32 {
+        return (architecture / 10) as c_int;
+    }
+    if attribute == Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as u32 {
+        return (architecture % 10) as c_int;
+    }
+    const VALUES: [(Attribute, usize); 23] = [
         (Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, MAX_THREADS as usize),
         (Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, MAX_BLOCK[0] as usize),
         (Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, MAX_BLOCK[1] as usize),
@@ -38,8 +41,6 @@ fn attribute_value(attribute: u32) -> c_int {
         (Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 2048),
         (Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, 32),
         (Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 4 << 20),
-        (Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 9),
-        (Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0),
         (Attribute::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1),
         (Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, 1),
         (Attribute::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 2),
@@ -49,7 +50,7 @@ fn attribute_value(attribute: u32) -> c_int {
     found.map_or(0, |(_, value)| *value as c_int)
 }
 
-fn check_device(device: c_int) -> Result<(), CUresult> {
+pub(crate) fn check_device(device: c_int) -> Result<(), CUresult> {
     if device == 0 { Ok(()) } else { Err(CUresult::CUDA_ERROR_INVALID_DEVICE) }
 }
 
@@ -111,9 +112,9 @@ pub(crate) extern "C" fn cuDeviceGetUuid_v2(uuid: Out<'_, CUuuid>, device: c_int
 
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn cuDeviceGetAttribute(value: Out<'_, c_int>, attribute: c_uint, device: c_int) -> CUresult {
-    driver_call(|_| {
+    driver_call(|state| {
         check_device(device)?;
-        put(value, attribute_value(attribute))
+        put(value, attribute_value(attribute, state.settings.architecture))
     })
 }
 
@@ -123,30 +124,6 @@ pub(crate) extern "C" fn cuDeviceTotalMem_v2(bytes: Out<'_, usize>, device: c_in
         check_device(device)?;
         put(bytes, TOTAL_BYTES)
     })
-}
-
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn cuDeviceGetDefaultMemPool(pool: Out<'_, usize>, device: c_int) -> CUresult {
-    driver_call(|_| {
-        check_device(device)?;
-        put(pool, POOL)
-    })
-}
-
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn cuDeviceGetMemPool(pool: Out<'_, usize>, device: c_int) -> CUresult {
-    cuDeviceGetDefaultMemPool(pool, device)
-}
-
-/// The pool keeps no memory, so its attributes change nothing.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn cuMemPoolSetAttribute(pool: usize, _attribute: c_uint, _value: usize) -> CUresult {
-    driver_call(|device| if pool == POOL { Ok(()) } else { Err(device.invalid_handle("memory pool", pool)) })
-}
-
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn cuMemPoolTrimTo(pool: usize, _bytes: usize) -> CUresult {
-    cuMemPoolSetAttribute(pool, 0, 0)
 }
 
 #[unsafe(no_mangle)]
@@ -368,6 +345,7 @@ impl crate::TestDevice {
                 self.reports.report(FaultKind::Leak, format!("{count} {name}"));
             }
         }
+        self.memory.pool = Default::default();
         self.streams.clear();
         self.streams.insert_at(crate::interface::LEGACY_STREAM, Default::default());
         self.events.clear();

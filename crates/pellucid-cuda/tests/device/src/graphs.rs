@@ -43,8 +43,12 @@ impl TestDevice {
     /// Makes a graph executable.
     ///
     /// # Errors
-    /// An invalid graph; an invalid value for a cycle.
+    /// An invalid graph; an invalid value for a cycle; the errors of the settings `graphs` and `exhausted`.
     pub(crate) fn instantiate(&mut self, graph: usize) -> Result<usize, CUresult> {
+        if !self.settings.has_graphs {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        self.settings.check_memory()?;
         let Some(body) = self.graphs.get(graph) else {
             return Err(self.invalid_handle("graph", graph));
         };
@@ -106,6 +110,7 @@ impl TestDevice {
         if let Some((kind, text)) = self.access_fault(&work, false) {
             return Err(self.reports.report(kind, text));
         }
+        self.settings.check_memory()?;
         self.reports.count("graph launches");
         self.enqueue(stream, work)
     }

@@ -28,8 +28,15 @@ pub(crate) enum Schedule {
 }
 
 /// The settings and their values without a choice.
-const DEFAULTS: [(&str, &str); 4] =
-    [("schedule", "both"), ("streams", "lazy"), ("memory", "margins"), ("arguments", "counted")];
+const DEFAULTS: [(&str, &str); 7] = [
+    ("schedule", "both"),
+    ("streams", "lazy"),
+    ("memory", "margins"),
+    ("arguments", "counted"),
+    ("architecture", "90"),
+    ("graphs", "available"),
+    ("exhausted", "0"),
+];
 
 /// What tests choose.
 pub(crate) struct Settings {
@@ -40,13 +47,26 @@ pub(crate) struct Settings {
     pub(crate) has_guards: bool,
     /// The array of arguments ends with a null pointer, which a launch checks.
     pub(crate) has_terminated_arguments: bool,
+    /// The compute capability, such as 90 for 9.0.
+    pub(crate) architecture: u32,
+    /// Graphs can be instantiated.
+    pub(crate) has_graphs: bool,
+    /// The count of the next launches and instantiations that find no memory.
+    pub(crate) exhausted: u32,
 }
 
 impl Settings {
-    /// The settings of the environment: `PELLUCID_TEST_DEVICE_SCHEDULE`, `_STREAMS`, `_MEMORY` and `_ARGUMENTS`.
+    /// The settings of the environment: `PELLUCID_TEST_DEVICE_` and the name of a setting in capital letters.
     pub(crate) fn from_environment() -> Self {
-        let mut settings =
-            Self { schedule: Schedule::Both, is_eager: false, has_guards: false, has_terminated_arguments: false };
+        let mut settings = Self {
+            schedule: Schedule::Both,
+            is_eager: false,
+            has_guards: false,
+            has_terminated_arguments: false,
+            architecture: 0,
+            has_graphs: true,
+            exhausted: 0,
+        };
         for (name, _) in DEFAULTS {
             settings.set_default(name);
         }
@@ -75,9 +95,24 @@ impl Settings {
             ("arguments", "counted" | "terminated") => {
                 self.has_terminated_arguments = value == "terminated";
             }
+            ("architecture", _) => return value.parse().map(|number| self.architecture = number).is_ok(),
+            ("graphs", "available" | "missing") => self.has_graphs = value == "available",
+            ("exhausted", _) => return value.parse().map(|count| self.exhausted = count).is_ok(),
             _ => return false,
         }
         true
+    }
+
+    /// The error of a launch or an instantiation for which there is no memory.
+    ///
+    /// # Errors
+    /// Out of memory, as often as the setting `exhausted` says.
+    pub(crate) fn check_memory(&mut self) -> Outcome {
+        if self.exhausted == 0 {
+            return Ok(());
+        }
+        self.exhausted -= 1;
+        Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY)
     }
 }
 

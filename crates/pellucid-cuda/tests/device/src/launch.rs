@@ -182,6 +182,7 @@ impl KernelLaunch {
 impl TestDevice {
     /// Runs a launch under the schedule, and checks the margins of its allocations. Faults are reported.
     pub(crate) fn run_launch(&mut self, launch: &KernelLaunch) {
+        self.reports.count("kernel runs");
         let bases = launch.writable_bases(self);
         let bytes: usize = bases.iter().filter_map(|base| Some(self.memory.find(*base)?.size)).sum();
         let result = match self.settings.schedule {

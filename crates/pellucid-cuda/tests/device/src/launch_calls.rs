@@ -183,6 +183,7 @@ impl TestDevice {
     fn launch(&mut self, request: &LaunchRequest, stream: usize) -> Result<(), CUresult> {
         self.stream(stream)?;
         let launch = self.make_launch(request)?;
+        self.settings.check_memory()?;
         self.reports.count("launches");
         self.enqueue(stream, Work::Kernel(Rc::new(launch)))
     }

@@ -13,6 +13,7 @@
 //! | `handles` | tables of handles |
 //! | `clocks` | vector clocks, the last accesses to an allocation |
 //! | `memory`, `memory_calls` | allocations with poisoned margins or guard pages; their calls |
+//! | `pool`, `pool_calls` | the sizes of the memory pool from which streams allocate; its attributes |
 //! | `context_calls` | initialisation, properties of the device, contexts |
 //! | `work` | work of a stream or a graph node, its accesses, graphs |
 //! | `streams`, `stream_calls` | queues of work that runs when it is waited for; streams and events |
@@ -46,6 +47,8 @@ mod module_calls;
 mod module_info;
 mod modules;
 mod nvrtc_calls;
+mod pool;
+mod pool_calls;
 mod products;
 mod report_calls;
 mod reports;

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use cudarc::driver::sys::CUresult;
 
 use crate::clocks::AccessHistory;
+use crate::pool::PoolState;
 use crate::reports::FaultKind;
 
 /// The memory that the device claims to have.
@@ -60,6 +61,8 @@ pub(crate) struct AllocationRecord {
     /// The bytes that work that runs now may use; 0 for a block that its pool keeps.
     running_size: usize,
     pub(crate) kind: MemoryKind,
+    /// The memory is part of the pool of the device.
+    is_from_pool: bool,
     pub(crate) lifetime: Lifetime,
     pub(crate) history: AccessHistory,
     serial: u64,
@@ -78,6 +81,8 @@ pub(crate) struct DeviceMemory {
     quarantined_bytes: usize,
     live_bytes: usize,
     next_serial: u64,
+    /// The pool of the device.
+    pub(crate) pool: PoolState,
 }
 
 /// The bytes of a range as pairs, and single bytes at odd ends.
@@ -229,6 +234,7 @@ impl DeviceMemory {
             size,
             running_size: size,
             kind,
+            is_from_pool: false,
             lifetime: Lifetime::Live,
             history: AccessHistory::default(),
             serial: self.next_serial,
@@ -238,6 +244,15 @@ impl DeviceMemory {
         };
         self.records.insert(start, record);
         Ok(base)
+    }
+
+    /// Assigns an allocation to the pool of the device.
+    pub(crate) fn assign_to_pool(&mut self, base: usize) {
+        if let Some(record) = self.find_mut(base) {
+            record.is_from_pool = true;
+            let bytes = record.capacity;
+            self.pool.allocate(bytes);
+        }
     }
 
     /// The record whose data or margins contain an address.
@@ -304,6 +319,9 @@ impl DeviceMemory {
             }
             None => poison(record.start, record.end),
         }
+        if record.is_from_pool {
+            self.pool.free(size);
+        }
         self.live_bytes -= size;
         self.quarantined_bytes += size;
         self.quarantine.push_back(start);
@@ -366,5 +384,10 @@ impl DeviceMemory {
     /// The bytes of live allocations.
     pub(crate) fn live_bytes(&self) -> usize {
         self.live_bytes
+    }
+
+    /// The bytes of live pinned allocations.
+    pub(crate) fn live_pinned_bytes(&self) -> usize {
+        self.live().filter(|record| record.kind == MemoryKind::Pinned).map(|record| record.capacity).sum()
     }
 }

@@ -137,6 +137,7 @@ pub(crate) extern "C" fn cuMemAllocAsync(pointer: Out<'_, usize>, bytes: usize, 
             return Err(device.reports.report(FaultKind::CaptureAllocation, "cuMemAllocAsync in a capturing stream"));
         }
         let address = device.allocate(bytes, MemoryKind::Device)?;
+        device.memory.assign_to_pool(address);
         // Other streams may use the memory only after this point.
         device.mark_allocated(address, stream)?;
         put(pointer, address)

@@ -45,9 +45,10 @@ pub(crate) extern "C" fn pellucid_test_device_clear() {
     device.reports.clear();
 }
 
-/// The value of a counter: `launches`, `graph launches`, `allocations`, `frees`, `copies`, `driver calls`,
-/// `compilations`, `products`, or the count of live objects: `live allocations`, `live streams`, `live events`,
-/// `live modules`, `live graphs`, `live executable graphs`, `live bytes`.
+/// The value of a counter: `launches` that were enqueued, `kernel runs` of them and of nodes of graphs, `graph
+/// launches`, `allocations`, `frees`, `copies`, `driver calls`, `compilations`, `products`, or the count of live
+/// objects: `live allocations`, `live streams`, `live events`, `live modules`, `live graphs`, `live executable graphs`,
+/// `live bytes`, `live pinned bytes`.
 ///
 /// # Safety
 /// `name` satisfies *C string* of [`text_of`].
@@ -58,6 +59,7 @@ pub(crate) unsafe extern "C" fn pellucid_test_device_counter(name: *const c_char
     let device = lock_device();
     match name {
         "live allocations" => device.memory.live_count() as u64,
+        "live pinned bytes" => device.memory.live_pinned_bytes() as u64,
         "live bytes" => device.memory.live_bytes() as u64,
         "live streams" => device.streams.len() as u64 - 1,
         "live events" => device.events.len() as u64,
@@ -69,8 +71,9 @@ pub(crate) unsafe extern "C" fn pellucid_test_device_counter(name: *const c_char
 }
 
 /// Changes a setting: `schedule` to `ascending`, `descending` or `both`; `streams` to `lazy` or `eager`; `memory` to
-/// `margins` or `guards`; `arguments` to `counted` or `terminated`. The value `default` is the environment's.
-/// Returns 1, or 0 for other names or values.
+/// `margins` or `guards`; `arguments` to `counted` or `terminated`; `architecture` to a compute capability such as 90;
+/// `graphs` to `available` or `missing`; `exhausted` to the count of launches that fail because memory is exhausted.
+/// The value `default` is the environment's. Returns 1, or 0 for other names or values.
 ///
 /// # Safety
 /// `name` and `value` satisfy *C string* of [`text_of`].

@@ -217,6 +217,7 @@ impl TestDevice {
         let clock = self.stream(stream)?.clock.clone();
         self.host_clock.join(&clock);
         self.check_all_margins();
+        self.memory.pool.synchronize();
         self.reports.check()
     }
 
@@ -235,6 +236,7 @@ impl TestDevice {
             self.host_clock.join(&clock);
         }
         self.check_all_margins();
+        self.memory.pool.synchronize();
         self.reports.check()
     }
 
