@@ -1,7 +1,7 @@
 //! Devices, memory and errors.
 
+use super::harness::{PairedArray, TestLayout, device, run_both};
 use crate::backend::{is_available, open};
-use crate::harness::{PairedArray, TestLayout, device, run_both};
 use pellucid_cpu::Cpu;
 use pellucid_ir::backend::{Backend, OperandMeta, Support, View};
 use pellucid_ir::kernel::{Gather, Index, Kernel, Sort};
