@@ -16,7 +16,7 @@ const NAME: &str = "Pellucid test device (no GPU)";
 /// The memory pool of the device, which has no state.
 const POOL: usize = 0x3fff_1000;
 
-/// The value of an attribute, 0 for one that the device lacks.
+/// Returns the value of an attribute, 0 for one that the device lacks.
 fn attribute_value(attribute: u32) -> c_int {
     const VALUES: [(Attribute, usize); 25] = [
         (Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, MAX_THREADS as usize),

@@ -43,7 +43,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// The settings of the environment: `PELLUCID_TEST_DEVICE_SCHEDULE`, `_STREAMS`, `_MEMORY` and `_ARGUMENTS`.
+    /// Reads the settings of the environment: `PELLUCID_TEST_DEVICE_SCHEDULE`, `_STREAMS`, `_MEMORY` and `_ARGUMENTS`.
     pub(crate) fn from_environment() -> Self {
         let mut settings =
             Self { schedule: Schedule::Both, is_eager: false, has_guards: false, has_terminated_arguments: false };
