@@ -1,4 +1,5 @@
-//! Captured steps on a GPU. Without a GPU the test passes, unless `PELLUCID_REQUIRE_GPU` or `PELLUCID_REQUIRE_CUDA` is 1.
+//! Captured steps on a GPU. Without a GPU the test passes, unless `PELLUCID_REQUIRE_GPU` or `PELLUCID_REQUIRE_CUDA` is
+//! 1.
 
 use crate::real_gpus;
 use pellucid::Generator;

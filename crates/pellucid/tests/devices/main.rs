@@ -33,8 +33,8 @@ fn pinned(values: &[f32], device: Device) -> Tensor {
     Tensor::from(values).to(device)
 }
 
-/// Returns the devices of this index of `wgpu` and `cuda`. A device that the machine does not have is omitted, unless the
-/// variable of its driver requires it.
+/// Returns the devices of this index of `wgpu` and `cuda`. A device that the machine does not have is omitted, unless
+/// the variable of its driver requires it.
 fn real_gpus(index: usize) -> impl Iterator<Item = Device> {
     let real = [("wgpu", "PELLUCID_REQUIRE_GPU"), ("cuda", "PELLUCID_REQUIRE_CUDA")].map(|(driver, variable)| {
         let device = format!("{driver}:{index}").parse::<Device>();
