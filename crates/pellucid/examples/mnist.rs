@@ -54,7 +54,7 @@ fn main() -> Result<()> {
     println!("{history}");
     if quick {
         let losses = history.column("train_loss").expect("the trainer must record the loss of every epoch");
-        assert!(losses[losses.len() - 1] < 0.7 * losses[0], "the loss must fall");
+        assert!(losses[losses.len() - 1] < 0.8 * losses[0], "the loss must fall");
     }
 
     // The weights of the best epoch.

@@ -1,7 +1,7 @@
 //! Training runs of several kinds: N replayed steps are bit-identical to N eager steps.
 
 use crate::device::{gpu, toy};
-use crate::training::{Setting, TrainingCase, Way, classes, run_training, same, same_in, wave};
+use crate::training::{MakeTraining, Setting, TrainingCase, Way, classes, run_training, same, same_in, wave};
 use pellucid_cpu::with_threads;
 use pellucid_nn::optim::schedule::{CosineWithWarmupLr, Scheduler};
 use pellucid_nn::optim::{
@@ -278,8 +278,7 @@ fn mixed_precision_with_scale_and_average() {
 }
 
 /// The models of the proofs, with the number of launches on a device on which these take long.
-const MODELS: [(fn(Setting) -> TrainingCase, usize); 4] =
-    [(mlp, 12), (cnn, 12), (transformer, 3 * (MICRO + 1)), (lstm, 12)];
+const MODELS: [(MakeTraining, usize); 4] = [(mlp, 12), (cnn, 12), (transformer, 3 * (MICRO + 1)), (lstm, 12)];
 
 /// Every mode gives the same bits on a device that runs kernels at once, on one that defers them, and on a GPU.
 #[test]

@@ -32,6 +32,9 @@ pub(crate) struct TrainingCase {
     pub(crate) state: Box<dyn Fn() -> StateDict>,
 }
 
+/// Creates the model of a training.
+pub(crate) type MakeTraining = fn(Setting) -> TrainingCase;
+
 /// The mode of running the steps.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Way {
@@ -78,13 +81,7 @@ fn state_of(trainings: &[TrainingCase]) -> Vec<(String, Vec<u8>)> {
 }
 
 /// Runs several training runs side by side, one launch of each in turn.
-pub(crate) fn run_training(
-    make: fn(Setting) -> TrainingCase,
-    setting: Setting,
-    count: usize,
-    launches: usize,
-    way: Way,
-) -> Seen {
+pub(crate) fn run_training(make: MakeTraining, setting: Setting, count: usize, launches: usize, way: Way) -> Seen {
     manual_seed(42);
     let Setting { dtype, device } = setting;
     let trainings: Vec<TrainingCase> = (0..count).map(|_| make(setting)).collect();
@@ -130,12 +127,12 @@ pub(crate) fn run_training(
 }
 
 /// Checks that all modes give the same results, and that losses change from step to step.
-pub(crate) fn same(make: fn(Setting) -> TrainingCase, dtype: DType, launches: usize) {
+pub(crate) fn same(make: MakeTraining, dtype: DType, launches: usize) {
     same_in(make, Setting::on_cpu(dtype), launches);
 }
 
 /// Checks the modes of [`same`] with a setting.
-pub(crate) fn same_in(make: fn(Setting) -> TrainingCase, setting: Setting, launches: usize) {
+pub(crate) fn same_in(make: MakeTraining, setting: Setting, launches: usize) {
     let device = setting.device;
     let eager = run_training(make, setting, 1, launches, Way::Eager);
     let distinct: HashSet<_> = eager.losses.iter().collect();
