@@ -22,12 +22,17 @@ def measure(body):
     return times
 
 
-def print_line(name, body, threads):
-    """Times a workload and prints its JSON line."""
-    times = measure(body)
+def print_line(name, body, threads, peer="torch", inner=1):
+    """Times a workload, of which the body makes `inner` runs, and prints its JSON line."""
+    times = [time / inner for time in measure(body)]
     quarters = statistics.quantiles(times, n=4)
     print(json.dumps({
-        "peer": "torch", "workload": name, "median_us": round(statistics.median(times), 3),
+        "peer": peer, "workload": name, "median_us": round(statistics.median(times), 3),
         "min_us": round(min(times), 3), "n": len(times), "p25_us": round(quarters[0], 3),
         "p75_us": round(quarters[2], 3), "threads": threads,
     }), flush=True)
+
+
+def print_unsupported(name, peer, reason):
+    """Prints the JSON line of a workload that does not run."""
+    print(json.dumps({"peer": peer, "workload": name, "unsupported": reason}), flush=True)

@@ -1,6 +1,7 @@
 //! W6 and W10: chains of elementwise operations, as separate operations and as one formula.
 
 use crate::harness::{Run, Work, Workload};
+use crate::place::{compute, placed};
 use crate::training::captured;
 use pellucid::prelude::*;
 use pellucid::{Formula, grad_one, ops};
@@ -46,7 +47,7 @@ fn apply(formula: &'static Formula, x: &Tensor) -> Tensor {
 }
 
 fn normal(size: usize) -> Tensor {
-    Tensor::randn([size], DType::F32)
+    placed(Tensor::randn([size], DType::F32))
 }
 
 /// The work of reading and writing every element once.
@@ -59,7 +60,7 @@ fn forward(f: fn(&Tensor) -> Tensor) -> Run {
     let x = normal(LARGE);
     Run::new(FORWARD, move || {
         let _guard = no_grad();
-        f(&x);
+        compute([&f(&x)]);
     })
 }
 
@@ -72,7 +73,7 @@ fn forward_captured(f: fn(&Tensor) -> Tensor) -> Run {
 }
 
 fn backward(f: fn(&Tensor) -> Tensor) -> Run {
-    let (x, g) = (normal(LARGE).requires_grad_(true), Tensor::ones([LARGE], DType::F32));
+    let (x, g) = (normal(LARGE).requires_grad_(true), placed(Tensor::ones([LARGE], DType::F32)));
     Run::new(BACKWARD, move || {
         x.zero_grad();
         f(&x).backward_with(BackwardOptions { gradient: Some(g.clone()), ..Default::default() });
@@ -81,7 +82,7 @@ fn backward(f: fn(&Tensor) -> Tensor) -> Run {
 
 /// Times a captured backward pass. The gradient is an output of the step, because unused values are not computed.
 fn backward_captured(f: fn(&Tensor) -> Tensor) -> Run {
-    let (x, g) = (normal(LARGE).requires_grad_(true), Tensor::ones([LARGE], DType::F32));
+    let (x, g) = (normal(LARGE).requires_grad_(true), placed(Tensor::ones([LARGE], DType::F32)));
     captured(BACKWARD, move || {
         let y = f(&x);
         let options = GradOptions { grad_outputs: vec![Some(g.clone())], ..Default::default() };
@@ -101,7 +102,7 @@ fn second_derivative(f: fn(&Tensor) -> Tensor, x: &Tensor) -> Tensor {
 fn second(f: fn(&Tensor) -> Tensor) -> Run {
     let x = normal(1024 * 1024).requires_grad_(true);
     Run::new(Work::Overhead, move || {
-        second_derivative(f, &x);
+        compute([&second_derivative(f, &x)]);
     })
 }
 

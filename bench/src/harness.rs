@@ -1,6 +1,7 @@
 //! Timing of workloads, and their output lines.
 
 use crate::ceilings::Ceilings;
+use crate::place;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -87,6 +88,7 @@ pub(crate) fn unsupported(workload: &Workload, why: &str) -> String {
 fn timed(body: &mut dyn FnMut()) -> Duration {
     let start = Instant::now();
     body();
+    place::finish();
     start.elapsed()
 }
 
@@ -96,6 +98,7 @@ fn warm(body: &mut dyn FnMut()) {
     let mut calls = 0;
     while calls < 2 || (start.elapsed().as_secs_f64() < 0.3 && calls < 500) {
         body();
+        place::finish();
         calls += 1;
     }
 }

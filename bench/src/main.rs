@@ -1,7 +1,7 @@
 //! Benchmarks of Pellucid: runs workloads and prints one JSON line per workload.
 //!
 //! ```text
-//! pellucid-bench [--threads N] [--only W3,W6]
+//! pellucid-bench [--threads N] [--only W3,W6] [--device NAME]
 //! pellucid-bench --vs "python bench/torch_operations.py {}" [--rounds 5] [--only attention]
 //! pellucid-bench --sweep [--vs "python bench/sweep.py"] [--rounds 5] [--largest 1] [--only softmax,cumsum]
 //! ```
@@ -17,6 +17,9 @@
 //! `{}` in the command (or is the last argument), and the program prints lines of the same form. The output is the
 //! median over the rounds of the ratio of lower quartiles, Pellucid / other program.
 //!
+//! With `--device`, the workloads `W..` run on another device, and a call is timed until the device has done its work.
+//! There is no `share` then.
+//!
 //! With `--sweep`, every operation runs at three sizes (`--largest` is the largest, 0, 1 or 2), in several layouts,
 //! axes and dtypes, forward and with its gradient, alternating with a PyTorch process. Each case prints a line with
 //! microseconds and the ratio; a Markdown summary follows.
@@ -29,6 +32,7 @@ mod harness;
 mod matmul;
 mod models;
 mod operations;
+mod place;
 mod rows;
 mod sequence;
 mod small;
@@ -43,9 +47,12 @@ use pellucid_bench::sweep::{self, SweepOptions};
 use std::process::{Command, ExitCode, Stdio};
 
 /// The parsed command line.
+#[derive(Default)]
 struct Arguments {
     threads: usize,
     only: Vec<String>,
+    /// The name of the device of the workloads.
+    device: Option<String>,
     child: Option<String>,
     vs: Option<String>,
     rounds: usize,
@@ -56,8 +63,7 @@ struct Arguments {
 
 impl Arguments {
     fn parse() -> Result<Arguments, String> {
-        let mut parsed =
-            Arguments { threads: 1, only: Vec::new(), child: None, vs: None, rounds: 5, sweep: false, largest: 2 };
+        let mut parsed = Arguments { threads: 1, rounds: 5, largest: 2, ..Arguments::default() };
         let mut given = std::env::args().skip(1);
         while let Some(name) = given.next() {
             if name == "--sweep" {
@@ -77,14 +83,25 @@ impl Arguments {
                 "--only" => parsed.only.extend(value.split(',').map(String::from)),
                 "--child" => parsed.child = Some(value),
                 "--vs" => parsed.vs = Some(value),
+                "--device" => {
+                    place::set_device(&value)?;
+                    parsed.device = Some(value);
+                }
                 _ => return Err(format!("unknown argument {name}")),
             }
         }
-        Ok(parsed)
+        match parsed.sweep && place::accelerator().is_some() {
+            true => Err("the sweep runs on the CPU".into()),
+            false => Ok(parsed),
+        }
     }
 
-    /// Returns true if the workload is selected: `W3` selects all variants of `W3`, `W7` also `W7-softmax`.
+    /// Returns true if the workload is selected: `W3` selects all variants of `W3`, `W7` also `W7-softmax`. Only the
+    /// workloads `W..` run on other devices.
     fn wants(&self, workload: &Workload) -> bool {
+        if place::accelerator().is_some() && !workload.id.starts_with('W') {
+            return false;
+        }
         let asks = |only: &String| {
             workload.key() == *only
                 || workload.id == only
@@ -115,7 +132,7 @@ fn main() -> ExitCode {
         Err(reason) => {
             eprintln!(
                 "{reason}\nusage: pellucid-bench [--sweep [--largest 1]] [--threads N] [--only W3,W6] [--vs COMMAND] \
-                 [--rounds N]"
+                 [--rounds N] [--device NAME]"
             );
             return ExitCode::from(2);
         }
@@ -132,11 +149,13 @@ fn main() -> ExitCode {
         return sweep(arguments);
     }
     let chosen: Vec<Workload> = workloads().into_iter().filter(|w| arguments.wants(w)).collect();
-    let ceilings = Ceilings::measure(arguments.threads);
-    println!("{}", ceilings.to_json_line(arguments.threads));
+    let ceilings = place::accelerator().is_none().then(|| Ceilings::measure(arguments.threads));
+    if let Some(ceilings) = ceilings {
+        println!("{}", ceilings.to_json_line(arguments.threads));
+    }
     match &arguments.vs {
-        Some(command) => versus::compare_programs(&chosen, command, arguments.rounds, arguments.threads, ceilings),
-        None => chosen.iter().for_each(|w| println!("{}", in_fresh_process(w, arguments.threads, ceilings))),
+        Some(_) => versus::compare_programs(&chosen, &arguments, ceilings),
+        None => chosen.iter().for_each(|w| println!("{}", in_fresh_process(w, &arguments, ceilings))),
     }
     ExitCode::SUCCESS
 }
@@ -167,12 +186,14 @@ fn sweep(arguments: Arguments) -> ExitCode {
 }
 
 /// Runs a workload in a new process and returns its line.
-fn in_fresh_process(workload: &Workload, threads: usize, ceilings: Ceilings) -> String {
+fn in_fresh_process(workload: &Workload, arguments: &Arguments, ceilings: Option<Ceilings>) -> String {
+    let threads = arguments.threads.to_string();
     let program = std::env::current_exe().expect("the operating system must report the path of this program");
     let output = Command::new(program)
-        .args(["--child", &workload.key(), "--threads", &threads.to_string()])
-        .env("PELLUCID_NUM_THREADS", threads.to_string())
-        .env(ceilings::VARIABLE, ceilings.to_env())
+        .args(["--child", &workload.key(), "--threads", &threads])
+        .args(arguments.device.iter().flat_map(|name| ["--device", name]))
+        .env("PELLUCID_NUM_THREADS", &threads)
+        .envs(ceilings.map(|ceilings| (ceilings::VARIABLE, ceilings.to_env())))
         .stderr(Stdio::inherit())
         .output();
     let failed = |why: String| harness::unsupported(workload, &why);

@@ -2,6 +2,7 @@
 //! of W5.
 
 use crate::harness::{Run, Work, Workload};
+use crate::place::{compute, placed};
 use pellucid::prelude::*;
 use std::hint::black_box;
 
@@ -46,21 +47,21 @@ fn square(n: usize, layout: OperandLayout) -> Run {
 /// Times C[m × n] = A[m × k]·B[k × n].
 fn product([m, k, n]: [usize; 3], layout: OperandLayout, dtype: DType) -> Run {
     let matrix = |rows, columns, is_transposed| match is_transposed {
-        true => Tensor::randn([columns, rows], dtype).t(),
-        false => Tensor::randn([rows, columns], dtype),
+        true => placed(Tensor::randn([columns, rows], dtype)).t(),
+        false => placed(Tensor::randn([rows, columns], dtype)),
     };
     let a = matrix(m, k, matches!(layout, OperandLayout::TransposedA));
     let b = matrix(k, n, matches!(layout, OperandLayout::SecondTransposed));
     Run::new(Work::Flops((2 * m * k * n) as f64), move || {
-        black_box(a.matmul(&b));
+        compute([&black_box(a.matmul(&b))]);
     })
 }
 
 /// Times a batch of 64 products of `[128, 64]` and `[64, 128]`.
 fn batched(dtype: DType) -> Run {
-    let a = Tensor::randn([64, 128, 64], dtype);
-    let b = Tensor::randn([64, 64, 128], dtype);
+    let a = placed(Tensor::randn([64, 128, 64], dtype));
+    let b = placed(Tensor::randn([64, 64, 128], dtype));
     Run::new(Work::Flops((2 * 64 * 128 * 64 * 128) as f64), move || {
-        black_box(a.matmul(&b));
+        compute([&black_box(a.matmul(&b))]);
     })
 }

@@ -1,6 +1,7 @@
 //! W7: reductions along the rows and the columns of a matrix.
 
 use crate::harness::{Run, Work, Workload};
+use crate::place::{compute, placed};
 use pellucid::prelude::*;
 use std::hint::black_box;
 
@@ -16,30 +17,30 @@ pub(crate) fn workloads() -> Vec<Workload> {
 const ROWS: usize = 4096;
 
 fn softmax() -> Run {
-    let x = Tensor::randn([ROWS, 1024], DType::F32);
+    let x = placed(Tensor::randn([ROWS, 1024], DType::F32));
     Run::new(Work::Copy((2 * 4 * ROWS * 1024) as f64), move || {
-        black_box(x.softmax(-1));
+        compute([&black_box(x.softmax(-1))]);
     })
 }
 
 fn layernorm() -> Run {
-    let x = Tensor::randn([ROWS, 1024], DType::F32);
-    let (weight, bias) = (Tensor::ones([1024], DType::F32), Tensor::zeros([1024], DType::F32));
+    let x = placed(Tensor::randn([ROWS, 1024], DType::F32));
+    let (weight, bias) = (placed(Tensor::ones([1024], DType::F32)), placed(Tensor::zeros([1024], DType::F32)));
     Run::new(Work::Copy((2 * 4 * ROWS * 1024) as f64), move || {
-        black_box(x.layer_norm([1024], Some(&weight), Some(&bias), 1e-5));
+        compute([&black_box(x.layer_norm([1024], Some(&weight), Some(&bias), 1e-5))]);
     })
 }
 
 fn sum0() -> Run {
-    let x = Tensor::randn([ROWS, ROWS], DType::F32);
+    let x = placed(Tensor::randn([ROWS, ROWS], DType::F32));
     Run::new(Work::Read((4 * ROWS * ROWS) as f64), move || {
-        black_box(x.sum(0));
+        compute([&black_box(x.sum(0))]);
     })
 }
 
 fn argmax() -> Run {
-    let x = Tensor::randn([ROWS, ROWS], DType::F32);
+    let x = placed(Tensor::randn([ROWS, ROWS], DType::F32));
     Run::new(Work::Read((4 * ROWS * ROWS) as f64), move || {
-        black_box(x.argmax(-1));
+        compute([&black_box(x.argmax(-1))]);
     })
 }

@@ -1,6 +1,7 @@
 //! W5 and W9: training steps of a small GPT, and of an LSTM that classifies sequences.
 
 use crate::harness::{Work, Workload};
+use crate::place::on_device;
 use crate::training::Training;
 use pellucid::nn::{AttentionMasks, Embedding, LearnedPositions, Lstm, TransformerEncoder};
 use pellucid::prelude::*;
@@ -48,12 +49,12 @@ impl Gpt {
 fn gpt() -> Training {
     let body = TransformerEncoder::new(WIDTH, 4, LAYERS).hidden(4 * WIDTH).dropout(0.0).norm_first(true);
     let body = body.activation(ops::gelu_tanh).norm(true);
-    let model = Gpt {
+    let model = on_device(Gpt {
         words: Embedding::new(WORDS, WIDTH),
         positions: LearnedPositions::new(LENGTH, WIDTH),
         body,
         head: Linear::new(WIDTH, WORDS).bias(false),
-    };
+    });
     let optimizer = adamw(&model, 3e-4, 0.01);
     let tokens = BATCH * LENGTH;
     // The work consists of the products with weights and the two products of attention, once forward and twice
@@ -67,7 +68,7 @@ fn gpt() -> Training {
 
 fn classifier() -> Training {
     let (batch, steps, input, hidden) = (32, 64, 128, 256);
-    let model = (Lstm::new(input, hidden).batch_first(true), Linear::new(hidden, 10));
+    let model = on_device((Lstm::new(input, hidden).batch_first(true), Linear::new(hidden, 10)));
     let optimizer = Box::new(adamw(&model, 1e-3, 0.0));
     let data = (Tensor::randn([batch, steps, input], DType::F32), Tensor::randint(0, 10, [batch]));
     let work = Work::Flops((3 * 2 * batch * steps * 4 * hidden * (input + hidden)) as f64);

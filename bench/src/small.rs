@@ -1,6 +1,7 @@
 //! W1 and W2: the overhead of operations on single elements.
 
 use crate::harness::{Run, Work, Workload};
+use crate::place::{compute, placed};
 use pellucid::prelude::*;
 
 pub(crate) fn workloads() -> Vec<Workload> {
@@ -9,11 +10,12 @@ pub(crate) fn workloads() -> Vec<Workload> {
 
 /// Computes y = x·x + x for one element, forward and backward.
 fn w1() -> Run {
-    let x = Tensor::from([1.5f32]).requires_grad_(true);
+    let x = placed(Tensor::from([1.5f32])).requires_grad_(true);
     Run::new(Work::Overhead, move || {
         for _ in 0..100 {
             x.zero_grad();
             (&x * &x + &x).backward();
+            compute(x.grad().as_ref());
         }
     })
     .repeated(100)
@@ -21,8 +23,8 @@ fn w1() -> Run {
 
 /// Computes 10,000 successive additions and a sum, forward and backward.
 fn w2() -> Run {
-    let x = Tensor::randn([16], DType::F32).requires_grad_(true);
-    let c = Tensor::randn([16], DType::F32);
+    let x = placed(Tensor::randn([16], DType::F32)).requires_grad_(true);
+    let c = placed(Tensor::randn([16], DType::F32));
     Run::new(Work::Overhead, move || {
         x.zero_grad();
         let mut y = x.clone();

@@ -1,6 +1,7 @@
 //! W3 and W10-hvp: training steps, and a Hessian-vector product, of an MLP 784-256-128-10.
 
 use crate::harness::{Run, Work, Workload};
+use crate::place::{compute, on_device, placed};
 use crate::training::{Training, captured};
 use pellucid::hvp;
 use pellucid::prelude::*;
@@ -24,7 +25,7 @@ pub(crate) fn workloads() -> Vec<Workload> {
 }
 
 fn mlp() -> Sequential {
-    sequential![Linear::new(784, 256), Relu, Linear::new(256, 128), Relu, Linear::new(128, 10)]
+    on_device(sequential![Linear::new(784, 256), Relu, Linear::new(256, 128), Relu, Linear::new(128, 10)])
 }
 
 type Make = fn(Vec<Parameter>) -> Box<dyn Optimizer>;
@@ -47,7 +48,7 @@ fn work(batch: usize) -> Work {
 }
 
 fn batch(size: usize) -> (Tensor, Tensor) {
-    (Tensor::randn([size, 784], DType::F32), Tensor::randint(0, 10, [size]))
+    (placed(Tensor::randn([size, 784], DType::F32)), placed(Tensor::randint(0, 10, [size])))
 }
 
 fn training(size: usize, make: Make) -> Training {
@@ -71,16 +72,14 @@ fn product_of_gradients() -> Run {
         let product = products.reduce(|sum, p| sum + p).expect("the model must have parameters");
         // The gradient with respect to the bias of the last layer may not depend on this bias.
         let options = GradOptions { allow_unused: true, ..Default::default() };
-        grad(&[&product], &inputs, options).expect("the gradient must be differentiable");
+        compute(&grad(&[&product], &inputs, options).expect("the gradient must be differentiable"));
     })
 }
 
 /// Computes the Hessian-vector product with `hvp`.
 fn hessian_product() -> Run {
     let product = product();
-    Run::new(Work::Overhead, move || {
-        product();
-    })
+    Run::new(Work::Overhead, move || compute(&product()))
 }
 
 fn captured_product() -> Run {
@@ -103,6 +102,6 @@ fn product() -> impl Fn() -> Vec<Tensor> {
 
 fn parameters_and_vectors(model: &Sequential) -> (Vec<Tensor>, Vec<Tensor>) {
     let parameters: Vec<Tensor> = model.parameters().iter().map(|p| p.tensor().clone()).collect();
-    let vectors = parameters.iter().map(|p| Tensor::randn(p.shape(), DType::F32)).collect();
+    let vectors = parameters.iter().map(|p| placed(Tensor::randn(p.shape(), DType::F32))).collect();
     (parameters, vectors)
 }

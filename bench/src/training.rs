@@ -1,6 +1,7 @@
 //! Training steps as workloads: zero the gradients, forward, loss, backward, update.
 
 use crate::harness::{Run, Work};
+use crate::place::placed;
 use pellucid::IntoOutputs;
 use pellucid::prelude::*;
 use pellucid::{autocast, capture_local};
@@ -26,7 +27,7 @@ impl Training {
         optimizer: Box<dyn Optimizer>,
         loss: impl Fn(&Tensor, &Tensor) -> Tensor + 'static,
     ) -> Training {
-        Training { loss: Box::new(loss), optimizer, x, target, work, half: None }
+        Training { loss: Box::new(loss), optimizer, x: placed(x), target: placed(target), work, half: None }
     }
 
     /// Returns the step with a forward pass under `autocast` in bf16.

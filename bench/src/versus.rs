@@ -1,5 +1,6 @@
 //! Alternating runs of Pellucid and another program, so that a slow phase of the machine affects both.
 
+use crate::Arguments;
 use crate::ceilings::Ceilings;
 use crate::harness::{Workload, quartiles, rounded};
 use serde_json::{Value, json};
@@ -10,23 +11,18 @@ use std::process::{Command, Stdio};
 type Quartiles = BTreeMap<String, Vec<f64>>;
 
 /// Runs every workload `rounds` times with both programs and prints the ratios.
-pub(crate) fn compare_programs(
-    workloads: &[Workload],
-    command: &str,
-    rounds: usize,
-    threads: usize,
-    ceilings: Ceilings,
-) {
+pub(crate) fn compare_programs(workloads: &[Workload], arguments: &Arguments, ceilings: Option<Ceilings>) {
+    let command = arguments.vs.as_deref().expect("the other program must be an argument");
     for same in workloads.chunk_by(|a, b| a.id == b.id) {
         let id = same[0].id;
         let (mut ours, mut theirs) = (Quartiles::new(), Quartiles::new());
         let mut rejected: Option<String> = None;
-        for _ in 0..rounds {
+        for _ in 0..arguments.rounds {
             for workload in same {
-                let line = crate::in_fresh_process(workload, threads, ceilings);
+                let line = crate::in_fresh_process(workload, arguments, ceilings);
                 take(&line, "variant", &mut ours, &mut rejected);
             }
-            match run_other(command, id, threads) {
+            match run_other(command, id, arguments.threads) {
                 Ok(lines) => lines.lines().for_each(|line| take(line, "peer", &mut theirs, &mut rejected)),
                 Err(error) => rejected = Some(error.to_string()),
             }

@@ -1,6 +1,7 @@
 //! W4 and W11: training steps of a small convolutional network, and of a ResNet-18 for small images.
 
 use crate::harness::{Work, Workload};
+use crate::place::on_device;
 use crate::training::Training;
 use pellucid::nn::optim::{Adam, AdamOptions, Sgd, SgdOptions};
 use pellucid::nn::{Conv2d, MaxPool2d};
@@ -23,7 +24,7 @@ pub(crate) fn workloads() -> Vec<Workload> {
 /// Returns the training of a network with two convolutions, pooling and two linear layers.
 fn digits() -> Training {
     let batch = 64;
-    let model = sequential![
+    let model = on_device(sequential![
         Conv2d::new(1, 32, 3).padding(1),
         Relu,
         MaxPool2d::new(2),
@@ -34,7 +35,7 @@ fn digits() -> Training {
         Linear::new(64 * 7 * 7, 128),
         Relu,
         Linear::new(128, 10),
-    ];
+    ]);
     let options = AdamOptions { lr: 1e-3, ..Default::default() };
     let optimizer = Adam::new(model.parameters(), options);
     // The work of the forward pass, of weight gradients, and of input gradients except for the first layer.
@@ -47,7 +48,7 @@ fn digits() -> Training {
 
 fn resnet() -> Training {
     let (batch, side) = (16, 32);
-    let model = resnet18();
+    let model = on_device(resnet18());
     let options = SgdOptions { lr: 0.1, momentum: 0.9, ..Default::default() };
     let optimizer = Sgd::new(model.parameters(), options);
     // Each kind of gradient costs as much as the forward pass; the first layer needs no input gradient.

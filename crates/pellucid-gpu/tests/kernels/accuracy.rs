@@ -1,6 +1,6 @@
 //! The accuracy of scalar functions, in ULP, against the evaluation in `f64` and against the CPU.
 
-use crate::harness::{PairedArray, ProgramBuilder, Rng, device, is_native_map, run_both};
+use super::harness::{PairedArray, ProgramBuilder, Rng, device, is_native_map, run_both};
 use pellucid_ir::formula::{self, Binary, Op, Unary};
 use pellucid_ir::kernel::{Kernel, Map};
 use pellucid_ir::{Compute, DType, Element};

@@ -1,6 +1,6 @@
 //! Scaled dot-product attention and its gradient.
 
-use crate::harness::{PairedArray, Rng, TestLayout, Tolerance, device, is_native, run_both};
+use super::harness::{PairedArray, Rng, TestLayout, Tolerance, device, is_native, run_both};
 use pellucid_cpu::Cpu;
 use pellucid_ir::backend::Backend;
 use pellucid_ir::kernel::{Attention, AttentionPart, Kernel};

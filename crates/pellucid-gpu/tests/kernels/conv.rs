@@ -1,6 +1,6 @@
 //! Convolutions and their derivatives.
 
-use crate::harness::{PairedArray, Rng, TestLayout, Tolerance, device, run_both};
+use super::harness::{PairedArray, Rng, TestLayout, Tolerance, device, run_both};
 use pellucid_ir::DType;
 use pellucid_ir::kernel::{Conv, ConvPart, Kernel, Window};
 

@@ -1,7 +1,7 @@
 //! Devices, memory and errors.
 
+use super::harness::{PairedArray, TestLayout, device, run_both};
 use crate::backend::{is_available, open};
-use crate::harness::{PairedArray, TestLayout, device, run_both};
 use pellucid_cpu::Cpu;
 use pellucid_ir::backend::{Backend, OperandMeta, Support, View};
 use pellucid_ir::kernel::{Gather, Index, Kernel, Sort};
@@ -60,6 +60,23 @@ fn invalid_calls_are_typed_errors() {
     let other = PairedArray::new(gpu, [5], DType::F32, TestLayout::Plain, || Scalar::Int(1));
     assert!(matches!(run_both(gpu, &Kernel::Copy, &[&x], &[&other]), Err(Error::ShapeMismatch { .. })));
     assert!(matches!(gpu.run(&Kernel::Copy, &[], &[]), Err(Error::InvalidArgument { .. })));
+}
+
+/// The cache of freed memory is emptied while a kernel may still be running.
+#[test]
+fn memory_is_freed_after_the_kernels_that_use_it() {
+    if device().is_none() {
+        return;
+    }
+    let gpu = open(1).unwrap();
+    let array = |value| PairedArray::new(&gpu, [1000], DType::F32, TestLayout::Plain, || Scalar::Int(value));
+    let (x, y) = (array(7), array(0));
+    gpu.run(&Kernel::Copy, &[x.on_gpu()], &[y.on_gpu()]).unwrap();
+    drop(x);
+    gpu.trim();
+    assert_eq!(y.device_values::<f32>(&gpu)[..1000], [7.0; 1000]);
+    // The device has reported no error.
+    gpu.synchronize().unwrap();
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Elements selected by indices.
 
-use crate::harness::{PairedArray, Rng, TestLayout, Tolerance, device, run_both};
+use super::harness::{PairedArray, Rng, TestLayout, Tolerance, device, run_both};
 use pellucid_cpu::Cpu;
 use pellucid_ir::backend::Backend;
 use pellucid_ir::kernel::{Gather, Index, Kernel};

@@ -1,6 +1,6 @@
 //! Elementwise programs.
 
-use crate::harness::{PairedArray, ProgramBuilder, Rng, TestLayout, Tolerance, Value, device, is_native_map, run_both};
+use super::harness::{PairedArray, ProgramBuilder, Rng, TestLayout, Tolerance, Value, device, is_native_map, run_both};
 use pellucid_ir::backend::Backend;
 use pellucid_ir::formula::{Binary, Op, Program, Unary, UniformSource};
 use pellucid_ir::kernel::{Kernel, Map};

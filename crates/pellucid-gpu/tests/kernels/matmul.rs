@@ -1,6 +1,6 @@
 //! Matrix products.
 
-use crate::harness::{PairedArray, ProgramBuilder, Rng, TestLayout, Tolerance, device, run_both};
+use super::harness::{PairedArray, ProgramBuilder, Rng, TestLayout, Tolerance, device, run_both};
 use pellucid_ir::formula::{Binary, Op, Program, Unary};
 use pellucid_ir::kernel::{Kernel, MatMul};
 use pellucid_ir::{Compute, DType};

@@ -1,7 +1,7 @@
 //! Max pooling.
 
+use super::harness::{PairedArray, Rng, TestLayout, Tolerance, device, run_both};
 use crate::backend::TestBackend;
-use crate::harness::{PairedArray, Rng, TestLayout, Tolerance, device, run_both};
 use pellucid_ir::DType;
 use pellucid_ir::kernel::{Kernel, Pool, PoolPart, PoolWindows, Window};
 

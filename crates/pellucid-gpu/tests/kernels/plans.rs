@@ -1,7 +1,7 @@
 //! Prepared plans: results, objects that a launch creates, and checks of indices inside a plan.
 
+use super::harness::{ProgramBuilder, device};
 use crate::backend::{CHECKED_SUBMISSIONS, open};
-use crate::harness::{ProgramBuilder, device};
 use pellucid_cpu::Cpu;
 use pellucid_ir::backend::{Backend, CompiledPlan, Storage};
 use pellucid_ir::formula::{Binary, Op, RowOp, UniformSource};

@@ -1,6 +1,6 @@
 //! Random numbers.
 
-use crate::harness::{PairedArray, Rng, TestLayout, Tolerance, device, is_native, run_both};
+use super::harness::{PairedArray, Rng, TestLayout, Tolerance, device, is_native, run_both};
 use pellucid_ir::DType;
 use pellucid_ir::kernel::{Distribution, Kernel, Random};
 

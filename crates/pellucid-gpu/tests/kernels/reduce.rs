@@ -1,6 +1,6 @@
 //! Reductions over axes.
 
-use crate::harness::{PairedArray, ProgramBuilder, Rng, TestLayout, Tolerance, device, run_both};
+use super::harness::{PairedArray, ProgramBuilder, Rng, TestLayout, Tolerance, device, run_both};
 use pellucid_ir::formula::{Binary, Op, Program, UniformSource};
 use pellucid_ir::kernel::{AxisSet, Kernel, Reduce, ReduceOp};
 use pellucid_ir::{Compute, DType, Scalar};

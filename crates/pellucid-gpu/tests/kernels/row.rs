@@ -1,6 +1,6 @@
 //! Programs with row reductions.
 
-use crate::harness::{PairedArray, ProgramBuilder, Rng, TestLayout, Tolerance, Value, device, run_both};
+use super::harness::{PairedArray, ProgramBuilder, Rng, TestLayout, Tolerance, Value, device, run_both};
 use pellucid_ir::formula::{Binary, Op, Program, RowOp, Unary, UniformSource};
 use pellucid_ir::kernel::{Kernel, Row};
 use pellucid_ir::{Compute, DType};

@@ -1,6 +1,6 @@
 //! Cumulative reductions.
 
-use crate::harness::{PairedArray, Rng, TestLayout, Tolerance, device, run_both};
+use super::harness::{PairedArray, Rng, TestLayout, Tolerance, device, run_both};
 use pellucid_ir::DType;
 use pellucid_ir::kernel::{Kernel, Scan, ScanOp};
 

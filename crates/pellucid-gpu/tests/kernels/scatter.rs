@@ -1,6 +1,6 @@
 //! Values combined with elements that indices select.
 
-use crate::harness::{PairedArray, Rng, TestLayout, Tolerance, device, run_both};
+use super::harness::{PairedArray, Rng, TestLayout, Tolerance, device, run_both};
 use pellucid_cpu::Cpu;
 use pellucid_ir::backend::Backend;
 use pellucid_ir::kernel::{Index, Kernel, Scatter, ScatterOp};

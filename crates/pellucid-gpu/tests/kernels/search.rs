@@ -1,6 +1,6 @@
 //! Binary search in sorted rows.
 
-use crate::harness::{PairedArray, Rng, TestLayout, Tolerance, device, run_both};
+use super::harness::{PairedArray, Rng, TestLayout, Tolerance, device, run_both};
 use pellucid_ir::kernel::{Kernel, Search};
 use pellucid_ir::{DType, Scalar};
 

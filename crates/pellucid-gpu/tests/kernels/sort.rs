@@ -1,6 +1,6 @@
 //! Sorted lines and the first elements of lines.
 
-use crate::harness::{PairedArray, Rng, TestLayout, Tolerance, device, run_both};
+use super::harness::{PairedArray, Rng, TestLayout, Tolerance, device, run_both};
 use pellucid_ir::backend::Backend;
 use pellucid_ir::kernel::{Kernel, Sort};
 use pellucid_ir::{DType, Error, Scalar};

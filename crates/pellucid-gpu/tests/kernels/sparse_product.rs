@@ -1,7 +1,7 @@
 //! Products of sparse matrices.
 
+use super::harness::{PairedArray, Rng, TestLayout, Tolerance, device, run_both};
 use crate::backend::TestBackend;
-use crate::harness::{PairedArray, Rng, TestLayout, Tolerance, device, run_both};
 use pellucid_cpu::Cpu;
 use pellucid_ir::backend::Backend;
 use pellucid_ir::kernel::{Kernel, SparseProduct};

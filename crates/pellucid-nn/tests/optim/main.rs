@@ -6,6 +6,8 @@ mod clip_scaler_average;
 mod device;
 mod groups;
 mod half_precision;
+#[path = "../reference/near.rs"]
+mod near;
 mod numbers;
 mod papers;
 mod rates;

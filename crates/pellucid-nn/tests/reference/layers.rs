@@ -1,8 +1,9 @@
 //! Every layer against its reference, mostly PyTorch's values with PyTorch's weights, and properties that all layers
 //! share.
 
-use crate::device::{assert_near, gpu, toy};
+use crate::device::{gpu, toy};
 use crate::file::{Reference, cosines, near, references};
+use crate::near::assert_near;
 use crate::table::layers;
 use crate::two_inputs::{layers_of_two_inputs_match_pytorch, max_unpooling_restores_the_maxima};
 use pellucid_nn::{ACTIVATIONS, LAYERS, Layer, Module};
@@ -184,7 +185,7 @@ fn a_moved_layer_equals_the_one_on_the_cpu() {
         };
         let bits = |all: &[Tensor]| all.iter().map(|t| t.to_bytes()).collect::<Vec<_>>();
         let on_cpu = run(Device::cpu());
-        assert!(bits(&on_cpu) == bits(&run(toy())), "the result of the layer must be bit-identical on another device");
+        assert!(bits(&on_cpu) == bits(&run(toy(0))), "the result of the layer must be bit-identical on another device");
         if let Some(gpu) = gpu() {
             assert_near(&run(gpu), &on_cpu, "the layer on a GPU");
         }

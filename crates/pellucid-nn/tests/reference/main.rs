@@ -5,6 +5,7 @@ mod device;
 mod file;
 mod layers;
 mod losses;
+mod near;
 mod own;
 mod replay;
 mod table;

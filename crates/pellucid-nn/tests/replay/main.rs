@@ -4,9 +4,12 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `training` | a training, and the modes of running it |
-//! | `models` | training runs of several kinds, in `f32` and `f64`, alone and side by side |
+//! | `models` | training runs of several kinds, in `f32` and `f64`, alone and side by side, and on other devices |
 //! | `changes` | one test for each value that may change between launches |
+//! | `device` | other devices |
 
 mod changes;
+#[path = "../reference/device.rs"]
+mod device;
 mod models;
 mod training;

@@ -1,6 +1,7 @@
 //! Training runs of several kinds: N replayed steps are bit-identical to N eager steps.
 
-use crate::training::{TrainingCase, Way, classes, run_training, same, wave};
+use crate::device::{gpu, toy};
+use crate::training::{MakeTraining, Setting, TrainingCase, Way, classes, run_training, same, same_in, wave};
 use pellucid_cpu::with_threads;
 use pellucid_nn::optim::schedule::{CosineWithWarmupLr, Scheduler};
 use pellucid_nn::optim::{
@@ -22,6 +23,13 @@ fn together(parts: &[(&str, StateDict)]) -> StateDict {
         state.clone().into_iter().map(move |(name, value)| (format!("{part}.{name}"), value)).collect::<Vec<_>>()
     };
     parts.iter().flat_map(named).collect()
+}
+
+/// Creates a model with the dtype and on the device of a setting.
+fn created<M: Module>(setting: Setting, make: impl FnOnce() -> M) -> M {
+    let model = init::in_dtype(setting.dtype, make);
+    model.to_(setting.device).unwrap();
+    model
 }
 
 /// Returns one step of a model, from `zero_grad` to `step`.
@@ -50,8 +58,8 @@ fn plain<M: Module + 'static, O: Optimizer + 'static>(
 }
 
 /// A model of two layers, trained by SGD with momentum.
-fn mlp(dtype: DType) -> TrainingCase {
-    let model = init::in_dtype(dtype, || sequential![Linear::new(6, 9), Relu, Linear::new(9, 4)]);
+fn mlp(setting: Setting) -> TrainingCase {
+    let model = created(setting, || sequential![Linear::new(6, 9), Relu, Linear::new(9, 4)]);
     let options = SgdOptions { lr: 0.05, momentum: 0.9, weight_decay: 1e-3, ..Default::default() };
     let optimizer = Sgd::new(model.parameters(), options);
     let batch = |dtype, i| (0, vec![wave(&[5, 6], i, dtype), classes(&[5], i, 4)]);
@@ -59,8 +67,8 @@ fn mlp(dtype: DType) -> TrainingCase {
 }
 
 /// A convolutional model with statistics and dropout, trained by AdamW with a schedule and clipped gradients.
-fn cnn(dtype: DType) -> TrainingCase {
-    let model = init::in_dtype(dtype, || {
+fn cnn(setting: Setting) -> TrainingCase {
+    let model = created(setting, || {
         sequential![
             Conv2d::new(2, 4, 3).padding(1),
             BatchNorm2d::new(4),
@@ -106,8 +114,8 @@ struct Gpt {
 const MICRO: usize = 3;
 
 /// A transformer whose gradients accumulate over several launches before another captured step updates.
-fn transformer(dtype: DType) -> TrainingCase {
-    let model = init::in_dtype(dtype, || Gpt {
+fn transformer(setting: Setting) -> TrainingCase {
+    let model = created(setting, || Gpt {
         words: Embedding::new(7, 8),
         positions: LearnedPositions::new(5, 8),
         body: TransformerEncoder::new(8, 2, 1).hidden(16).norm_first(true).activation(ops::gelu_tanh).norm(true),
@@ -149,8 +157,8 @@ fn transformer(dtype: DType) -> TrainingCase {
 }
 
 /// A recurrent layer, trained by Adam.
-fn lstm(dtype: DType) -> TrainingCase {
-    let model = init::in_dtype(dtype, || (Lstm::new(3, 5), Linear::new(5, 2)));
+fn lstm(setting: Setting) -> TrainingCase {
+    let model = created(setting, || (Lstm::new(3, 5), Linear::new(5, 2)));
     let optimizer = Adam::new(model.parameters(), AdamOptions { lr: 0.01, ..Default::default() });
     let loss = |(lstm, head): &(Lstm, Linear), x: &Tensor, y: &Tensor| {
         let (outputs, _) = lstm.forward_sequence(x, None);
@@ -161,7 +169,7 @@ fn lstm(dtype: DType) -> TrainingCase {
 }
 
 /// Mixed precision with a loss scale, clipping, skipped steps, and an average of the weights.
-fn mixed(_: DType) -> TrainingCase {
+fn mixed(_: Setting) -> TrainingCase {
     let model = sequential![Linear::new(6, 8), Relu, Dropout::new(0.1), Linear::new(8, 4)];
     let optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 0.02, ..Default::default() });
     let options = GradScalerOptions { init_scale: 1024.0, growth_interval: 5, ..Default::default() };
@@ -260,7 +268,7 @@ fn lstm_by_adam_in_f64() {
 fn mixed_precision_with_scale_and_average() {
     let _random = pellucid_tensor::Generator::new(0).scope();
     same(mixed, DType::F32, 60);
-    let state = run_training(mixed, DType::F32, 1, 60, Way::Replayed).state;
+    let state = run_training(mixed, Setting::on_cpu(DType::F32), 1, 60, Way::Replayed).state;
     let number = |name: &str| {
         let bytes = &state.iter().find(|(own, _)| own.ends_with(name)).unwrap().1;
         f32::from_ne_bytes(bytes[..].try_into().unwrap())
@@ -269,10 +277,23 @@ fn mixed_precision_with_scale_and_average() {
     assert!(number("scaler.scale") > 1024.0, "the scale must grow between the skipped steps");
 }
 
+/// The models of the proofs, with the number of launches on a device on which these take long.
+const MODELS: [(MakeTraining, usize); 4] = [(mlp, 12), (cnn, 12), (transformer, 3 * (MICRO + 1)), (lstm, 12)];
+
+/// Every mode gives the same bits on a device that runs kernels at once, on one that defers them, and on a GPU.
+#[test]
+fn every_model_replays_bit_equal_on_another_device() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    for device in [toy(0), toy(1)].into_iter().chain(gpu()) {
+        for (make, launches) in MODELS {
+            same_in(make, Setting { dtype: DType::F32, device }, launches);
+        }
+    }
+}
+
 /// A model wide enough that kernels run on several threads.
-fn wide(dtype: DType) -> TrainingCase {
-    let model =
-        init::in_dtype(dtype, || sequential![Linear::new(64, 192), Relu, Dropout::new(0.2), Linear::new(192, 64)]);
+fn wide(setting: Setting) -> TrainingCase {
+    let model = created(setting, || sequential![Linear::new(64, 192), Relu, Dropout::new(0.2), Linear::new(192, 64)]);
     let optimizer = AdamW::new(model.parameters(), AdamWOptions::default());
     let batch = |dtype, i| (0, vec![wave(&[128, 64], i, dtype), wave(&[128, 64], i + 1, dtype)]);
     plain(model, optimizer, |model, x, y| loss::mse_loss(&model.forward(x), y), batch)
@@ -281,9 +302,10 @@ fn wide(dtype: DType) -> TrainingCase {
 #[test]
 fn neither_threads_nor_replay_change_a_bit() {
     let _random = pellucid_tensor::Generator::new(0).scope();
-    let alone = with_threads(1, || run_training(wide, DType::F32, 1, 12, Way::Eager));
+    let setting = Setting::on_cpu(DType::F32);
+    let alone = with_threads(1, || run_training(wide, setting, 1, 12, Way::Eager));
     for (threads, way) in [(1, Way::Replayed), (2, Way::Eager), (2, Way::Replayed), (3, Way::Disturbed)] {
-        let other = with_threads(threads, || run_training(wide, DType::F32, 1, 12, way));
+        let other = with_threads(threads, || run_training(wide, setting, 1, 12, way));
         other.assert_is(&alone, &format!("{way:?} on {threads} threads"));
     }
 }

@@ -1,10 +1,24 @@
 //! A training, and the modes of running it.
 
 use pellucid_nn::StateDict;
-use pellucid_tensor::{DType, Generator, Tensor, capture_local, lazy, manual_seed};
+use pellucid_tensor::{DType, Device, Generator, Tensor, capture_local, lazy, manual_seed};
 use std::collections::HashSet;
 
 type Step = Box<dyn Fn(&[Tensor]) -> Tensor>;
+
+/// The dtype and the device of a model.
+#[derive(Clone, Copy)]
+pub(crate) struct Setting {
+    pub(crate) dtype: DType,
+    pub(crate) device: Device,
+}
+
+impl Setting {
+    /// Returns the setting of models of this dtype on the CPU.
+    pub(crate) fn on_cpu(dtype: DType) -> Setting {
+        Setting { dtype, device: Device::cpu() }
+    }
+}
 
 /// A model, its optimizer and the steps of their training.
 pub(crate) struct TrainingCase {
@@ -17,6 +31,9 @@ pub(crate) struct TrainingCase {
     /// Returns all state that training changes.
     pub(crate) state: Box<dyn Fn() -> StateDict>,
 }
+
+/// Creates the model of a training.
+pub(crate) type MakeTraining = fn(Setting) -> TrainingCase;
 
 /// The mode of running the steps.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -64,21 +81,20 @@ fn state_of(trainings: &[TrainingCase]) -> Vec<(String, Vec<u8>)> {
 }
 
 /// Runs several training runs side by side, one launch of each in turn.
-pub(crate) fn run_training(
-    make: fn(DType) -> TrainingCase,
-    dtype: DType,
-    count: usize,
-    launches: usize,
-    way: Way,
-) -> Seen {
+pub(crate) fn run_training(make: MakeTraining, setting: Setting, count: usize, launches: usize, way: Way) -> Seen {
     manual_seed(42);
-    let trainings: Vec<TrainingCase> = (0..count).map(|_| make(dtype)).collect();
+    let Setting { dtype, device } = setting;
+    let trainings: Vec<TrainingCase> = (0..count).map(|_| make(setting)).collect();
+    let launch = |t: &TrainingCase, i: usize| {
+        let (step, inputs) = (t.launch)(dtype, i);
+        (step, inputs.into_iter().map(|x| x.to(device)).collect::<Vec<_>>())
+    };
     let bytes = |loss: Tensor| loss.to_bytes();
     let turns = (0..launches).flat_map(|i| trainings.iter().enumerate().map(move |(k, t)| (i, k, t)));
     if let Way::Eager | Way::Lazy = way {
         let go = |(i, _, t): (usize, usize, &TrainingCase)| {
             (t.before)(i);
-            let (step, inputs) = (t.launch)(dtype, i);
+            let (step, inputs) = launch(t, i);
             (t.steps[step])(&inputs)
         };
         let losses: Vec<Tensor> =
@@ -88,7 +104,7 @@ pub(crate) fn run_training(
     let before = state_of(&trainings);
     let mut captured: Vec<Vec<_>> = Vec::new();
     for t in &trainings {
-        let example = |s: usize| (0..launches).map(|i| (t.launch)(dtype, i)).find(|(step, _)| *step == s).unwrap().1;
+        let example = |s: usize| (0..launches).map(|i| launch(t, i)).find(|(step, _)| *step == s).unwrap().1;
         let record = |(s, step)| capture_local(step, &example(s).iter().collect::<Vec<_>>()).unwrap();
         captured.push(t.steps.iter().enumerate().map(record).collect());
     }
@@ -96,7 +112,7 @@ pub(crate) fn run_training(
     let (mut losses, mut others) = (Vec::new(), Vec::new());
     for (i, k, t) in turns {
         (t.before)(i);
-        let (step, inputs) = (t.launch)(dtype, i);
+        let (step, inputs) = launch(t, i);
         let outputs = captured[k][step].launch(&inputs.iter().collect::<Vec<_>>()).unwrap();
         losses.push(bytes(outputs.to_tensor(0)));
         if way == Way::Disturbed {
@@ -111,18 +127,27 @@ pub(crate) fn run_training(
 }
 
 /// Checks that all modes give the same results, and that losses change from step to step.
-pub(crate) fn same(make: fn(DType) -> TrainingCase, dtype: DType, launches: usize) {
-    let eager = run_training(make, dtype, 1, launches, Way::Eager);
+pub(crate) fn same(make: MakeTraining, dtype: DType, launches: usize) {
+    same_in(make, Setting::on_cpu(dtype), launches);
+}
+
+/// Checks the modes of [`same`] with a setting.
+pub(crate) fn same_in(make: MakeTraining, setting: Setting, launches: usize) {
+    let device = setting.device;
+    let eager = run_training(make, setting, 1, launches, Way::Eager);
     let distinct: HashSet<_> = eager.losses.iter().collect();
     assert!(
         distinct.len() * 3 > launches,
-        "more than a third of the losses must differ, but only {} of {launches} do",
+        "{device}: more than a third of the losses must differ, but only {} of {launches} do",
         distinct.len()
     );
-    run_training(make, dtype, 1, launches, Way::Disturbed).assert_is(&eager, "replayed among other tensors");
-    run_training(make, dtype, 1, launches, Way::Lazy).assert_is(&eager, "run lazily");
-    run_training(make, dtype, 2, launches, Way::Replayed)
-        .assert_is(&run_training(make, dtype, 2, launches, Way::Eager), "two training runs replayed in turn");
+    let replayed = run_training(make, setting, 1, launches, Way::Disturbed);
+    replayed.assert_is(&eager, &format!("{device}: replayed among other tensors"));
+    run_training(make, setting, 1, launches, Way::Lazy).assert_is(&eager, &format!("{device}: run lazily"));
+    run_training(make, setting, 2, launches, Way::Replayed).assert_is(
+        &run_training(make, setting, 2, launches, Way::Eager),
+        &format!("{device}: two training runs replayed in turn"),
+    );
 }
 
 /// Sine values that differ from launch to launch.

@@ -1,8 +1,8 @@
 //! The bind groups of plans.
 
 use crate::backend::open;
-use crate::harness::device;
-use crate::plans::{TestStep, plan};
+use crate::kernels::harness::device;
+use crate::kernels::plans::{TestStep, plan};
 use pellucid_ir::backend::{Backend, Storage};
 use pellucid_ir::plan::Passes;
 use std::sync::Arc;

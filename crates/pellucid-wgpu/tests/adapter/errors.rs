@@ -1,6 +1,6 @@
 //! The rounding errors of products in `f32`, against the CPU in `f64`. The table is printed for `docs/wgpu.md`.
 
-use crate::harness::{PairedArray, Rng, TestLayout, device};
+use crate::kernels::harness::{PairedArray, Rng, TestLayout, device};
 use pellucid_cpu::Cpu;
 use pellucid_ir::backend::{Backend, View};
 use pellucid_ir::kernel::{

@@ -1,7 +1,7 @@
 //! Optional features of the adapter, which do not change the bits of any result.
 
-use crate::harness::{PairedArray, ProgramBuilder, Rng, TestLayout, Tolerance, device, run_both};
-use crate::row::{layer_norm, softmax};
+use crate::kernels::harness::{PairedArray, ProgramBuilder, Rng, TestLayout, Tolerance, device, run_both};
+use crate::kernels::row::{layer_norm, softmax};
 use pellucid_ir::formula::{Op, Program, RowOp};
 use pellucid_ir::kernel::{Kernel, Map, Row};
 use pellucid_ir::{Compute, DType, Element, Shape, f16};

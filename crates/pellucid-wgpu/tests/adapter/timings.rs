@@ -1,7 +1,7 @@
 //! Measurements of the host time per kernel, which run only on request: `cargo test --release -p pellucid-wgpu --test
 //! adapter timings -- --ignored --nocapture`.
 
-use crate::harness::{PairedArray, ProgramBuilder, TestLayout, Tolerance, device, run_both};
+use crate::kernels::harness::{PairedArray, ProgramBuilder, TestLayout, Tolerance, device, run_both};
 use pellucid_ir::backend::{Backend, View};
 use pellucid_ir::formula::{Binary, Op, UniformSource};
 use pellucid_ir::kernel::{Kernel, Map};

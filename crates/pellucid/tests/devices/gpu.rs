@@ -1,5 +1,7 @@
-//! Captured steps on a GPU. Without an adapter the test passes, unless `PELLUCID_REQUIRE_GPU` is 1.
+//! Captured steps on a GPU. Without a GPU the test passes, unless `PELLUCID_REQUIRE_GPU` or `PELLUCID_REQUIRE_CUDA` is
+//! 1.
 
+use crate::real_gpus;
 use pellucid::Generator;
 use pellucid::nn::optim::Optimizer;
 use pellucid::prelude::*;
@@ -38,14 +40,10 @@ impl Trained {
 
 #[test]
 fn a_captured_step_equals_the_eager_one_also_after_a_rejected_launch() {
-    let device = match "wgpu:2".parse::<Device>() {
-        Ok(device) => device,
-        Err(error) => {
-            let required = std::env::var("PELLUCID_REQUIRE_GPU").is_ok_and(|value| value == "1");
-            assert!(!required, "PELLUCID_REQUIRE_GPU is 1, but {error}");
-            return;
-        }
-    };
+    real_gpus(2).for_each(assert_captured_equals_eager);
+}
+
+fn assert_captured_equals_eager(device: Device) {
     let rows = |list: [i64; 3]| Tensor::from(list).to(device);
     let (good, bad) = (rows([0, 2, -1]), rows([0, 4, 1]));
     let (eager, replayed) = (Trained::new(device), Trained::new(device));

@@ -1,5 +1,7 @@
 //! Launch counts of deferred work, compared with burn 0.22.1 (wgpu, with fusion).
 
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+use crate::real_gpus;
 use crate::toy;
 use pellucid::nn::optim::{Adam, AdamOptions, Optimizer};
 use pellucid::nn::{Conv2d, Flatten, LayerNorm, MaxPool2d};
@@ -105,11 +107,15 @@ fn deferred_steps_need_few_launches() {
 }
 
 /// A launch may consist of several dispatches, which may read an operand more than once and store intermediate values.
-#[cfg(feature = "wgpu")]
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
 #[test]
 fn deferred_steps_need_few_dispatches_and_bytes_on_a_gpu() {
-    // A separate device, because other tests dispatch concurrently.
-    let Ok(device) = "wgpu:3".parse::<Device>() else { return };
+    // Separate devices, because other tests dispatch concurrently.
+    real_gpus(3).for_each(assert_few_dispatches_and_bytes);
+}
+
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+fn assert_few_dispatches_and_bytes(device: Device) {
     let counter = |name: &str| device.counters().iter().find(|(n, _)| *n == name).expect("a counter of the device").1;
     let deferred = |count: &dyn Fn() -> u64| count_work(device, &WorkCounter { count, is_captured: false });
     let dispatches = deferred(&|| counter("dispatches"));
@@ -118,8 +124,14 @@ fn deferred_steps_need_few_dispatches_and_bytes_on_a_gpu() {
     let needed = deferred(&|| deferred_stats().bytes);
     for (k, (name, _, bound, _)) in WORK.iter().enumerate() {
         let (found, captured, moved, needed) = (dispatches[k], captured[k], moved[k], needed[k]);
-        assert!(found <= *bound, "{name} takes {found} dispatches instead of {bound}");
-        assert!(captured <= *bound, "{name} takes {captured} dispatches instead of {bound} if it is captured");
-        assert!(moved as f64 <= 1.2 * needed as f64, "{name} moves {moved} bytes, where its plan needs {needed}");
+        assert!(found <= *bound, "{name} on {device} takes {found} dispatches instead of {bound}");
+        assert!(
+            captured <= *bound,
+            "{name} on {device} takes {captured} dispatches instead of {bound} if it is captured"
+        );
+        assert!(
+            moved as f64 <= 1.2 * needed as f64,
+            "{name} on {device} moves {moved} bytes, where its plan needs {needed}"
+        );
     }
 }

@@ -5,7 +5,7 @@ mod backend;
 mod captured;
 mod checkpoints;
 mod failures;
-#[cfg(feature = "wgpu")]
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
 mod gpu;
 mod gradients;
 mod indexing;
@@ -33,9 +33,9 @@ fn pinned(values: &[f32], device: Device) -> Tensor {
     Tensor::from(values).to(device)
 }
 
-/// Returns the GPUs of this index: two toy devices, one of which defers its kernels, and the devices of `wgpu` and
-/// `cuda`. A device that the machine does not have is omitted, unless the variable of its driver requires it.
-fn gpus(index: usize) -> Vec<Device> {
+/// Returns the devices of this index of `wgpu` and `cuda`. A device that the machine does not have is omitted, unless
+/// the variable of its driver requires it.
+fn real_gpus(index: usize) -> impl Iterator<Item = Device> {
     let real = [("wgpu", "PELLUCID_REQUIRE_GPU"), ("cuda", "PELLUCID_REQUIRE_CUDA")].map(|(driver, variable)| {
         let device = format!("{driver}:{index}").parse::<Device>();
         if let Err(error) = &device {
@@ -45,5 +45,10 @@ fn gpus(index: usize) -> Vec<Device> {
         }
         device
     });
-    [toy(2 * index), toy(2 * index + 1)].into_iter().chain(real.into_iter().flatten()).collect()
+    real.into_iter().flatten()
+}
+
+/// Returns two toy devices, one of which defers its kernels, and the [`real_gpus`] of this index.
+fn gpus(index: usize) -> Vec<Device> {
+    [toy(2 * index), toy(2 * index + 1)].into_iter().chain(real_gpus(index)).collect()
 }

@@ -22,7 +22,7 @@ pub(crate) struct CaptureState {
 }
 
 impl CaptureState {
-    /// The nodes that the next node of a stream depends on.
+    /// Returns the nodes that the next node of a stream depends on.
     pub(crate) fn last_nodes(&self, stream: usize) -> &[usize] {
         self.last.get(&stream).map_or(&[], Vec::as_slice)
     }
@@ -52,7 +52,7 @@ impl TestDevice {
         Ok(())
     }
 
-    /// The nodes that the next node of a capturing stream depends on.
+    /// Returns the nodes that the next node of a capturing stream depends on.
     ///
     /// # Errors
     /// An invalidated capture.

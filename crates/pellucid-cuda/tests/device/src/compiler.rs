@@ -75,7 +75,7 @@ fn hash_of(value: impl Hash) -> u128 {
     u128::from(half(1)) << 64 | u128::from(half(2))
 }
 
-/// The folder of objects: `PELLUCID_TEST_DEVICE_CACHE`, or one in the system's folder for temporary files.
+/// Returns the folder of objects: `PELLUCID_TEST_DEVICE_CACHE`, or one in the system's folder for temporary files.
 fn cache_folder() -> PathBuf {
     std::env::var_os("PELLUCID_TEST_DEVICE_CACHE")
         .map_or_else(|| std::env::temp_dir().join("pellucid-test-device"), PathBuf::from)
@@ -88,7 +88,7 @@ fn write_file(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     std::fs::rename(temporary, path)
 }
 
-/// A name that no other thread or process uses, in the folder of `path`.
+/// Returns a name that no other thread or process uses, in the folder of `path`.
 fn temporary_name(path: &Path) -> PathBuf {
     path.with_extension(format!("{}.{:?}.new", std::process::id(), std::thread::current().id()))
 }
@@ -147,7 +147,7 @@ fn nvrtc_log(messages: &str) -> String {
 }
 
 impl KernelSource {
-    /// An image from which a module is loaded, in this process or in another one.
+    /// Returns an image from which a module is loaded, in this process or in another one.
     pub(crate) fn image(&self) -> String {
         let options = self.options.join("\u{1}");
         format!("{IMAGE_MARK}\n{}\n{options}\n{}", self.name, self.text)

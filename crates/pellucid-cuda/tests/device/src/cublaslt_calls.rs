@@ -46,7 +46,7 @@ fn objects() -> MutexGuard<'static, HandleTable<LtObject>> {
     OBJECTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The count of objects that exist.
+/// Returns the count of objects that exist.
 pub(crate) fn live_objects() -> usize {
     objects().len()
 }
@@ -198,7 +198,7 @@ pub(crate) unsafe extern "C" fn cublasLtMatmulPreferenceSetAttribute(
     unsafe { set_attribute(preference, LtKind::Preference, attribute, buffer, bytes) }
 }
 
-/// The matrix of a layout.
+/// Returns the matrix of a layout.
 fn operand(handle: usize, address: usize) -> Result<MatrixOperand, Status> {
     let objects = objects();
     let layout = objects
@@ -239,7 +239,7 @@ struct ProductOperands {
     d: (usize, usize),
 }
 
-/// The product of a description, without scalars and workspace.
+/// Returns the product of a description, without scalars and workspace.
 fn product(description: usize, operands: &ProductOperands) -> Result<ProductCall, Status> {
     let matrix = |(address, layout): (usize, usize)| operand(layout, address);
     let (mut a, mut b) = (matrix(operands.a)?, matrix(operands.b)?);
@@ -345,7 +345,7 @@ unsafe fn read_scalar(pointer: *const c_void, is_double: bool) -> Result<f64, St
     Ok(unsafe { if is_double { pointer.cast::<f64>().read() } else { f64::from(pointer.cast::<f32>().read()) } })
 }
 
-/// The workspace that an algorithm overwrites.
+/// Returns the workspace that an algorithm overwrites.
 fn algorithm_workspace(
     algorithm: Option<&cublasLtMatmulAlgo_t>,
     address: usize,

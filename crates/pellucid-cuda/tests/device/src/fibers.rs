@@ -81,7 +81,7 @@ fn new_fiber() -> Fiber {
 }
 
 impl BlockRun {
-    /// A block of a kernel, none of whose threads has started.
+    /// Creates a block of a kernel, none of whose threads has started.
     ///
     /// # Safety
     /// *Arguments:* `arguments` has a pointer to a value of each parameter of the kernel. *Module:* `info` is the
@@ -120,7 +120,7 @@ impl BlockRun {
         if self.is_descending { self.status.len() - 1 - position } else { position }
     }
 
-    /// The next thread that has not started, which runs on the fiber of `yielder`.
+    /// Returns the next thread that has not started, which runs on the fiber of `yielder`.
     fn start_next(&self, yielder: &Yielder<(), Pause>) -> Option<usize> {
         let position = self.started.get();
         if position == self.status.len() {
@@ -330,7 +330,7 @@ impl BlockRun {
     }
 }
 
-/// `__syncthreads` and its forms with a predicate.
+/// Implements `__syncthreads` and its forms with a predicate.
 pub(crate) extern "C" fn wait_at_barrier(line: u32, kind: u32, predicate: i32) -> u64 {
     active_run().wait(ThreadStatus::AtBarrier { line, kind, predicate: predicate != 0 })
 }
@@ -340,7 +340,7 @@ pub(crate) extern "C" fn wait_in_warp(_line: u32, kind: u32, mask: u32, value: u
     active_run().wait(ThreadStatus::InWarp(WarpCall { kind, mask, value, lane, width }))
 }
 
-/// `__trap`: the thread fails and is not resumed.
+/// Implements `__trap`: the thread fails and is not resumed.
 pub(crate) extern "C" fn trap_thread(line: u32) {
     let run = active_run();
     if !run.has_fault() {

@@ -13,7 +13,7 @@ use crate::work::{GraphBody, GraphNodeState};
 use crate::{TestDevice, context_call};
 
 impl TestDevice {
-    /// The nodes of a graph.
+    /// Returns the nodes of a graph.
     ///
     /// # Errors
     /// An invalid handle, which is reported.
@@ -24,7 +24,7 @@ impl TestDevice {
         Ok(self.graphs.get_mut(handle).expect("the graph was found"))
     }
 
-    /// A node with its graph and position.
+    /// Returns a node with its graph and position.
     ///
     /// # Errors
     /// An invalid handle, which is reported.
@@ -36,7 +36,7 @@ impl TestDevice {
         Ok((graph, index, node))
     }
 
-    /// The positions of nodes of one graph.
+    /// Returns the positions of nodes of one graph.
     ///
     /// # Errors
     /// An invalid value for a node of another graph.
@@ -53,7 +53,7 @@ impl TestDevice {
     }
 }
 
-/// The values at a pointer.
+/// Returns the values at a pointer.
 ///
 /// # Safety
 /// *List:* `pointer` is valid for reads of `count` values during `'a`, or `count` is 0.

@@ -47,7 +47,7 @@ impl TestDevice {
         Ok(NodeWork::Plain(Work::Kernel(Rc::new(launch))))
     }
 
-    /// A copy of one row or of contiguous rows.
+    /// Returns the work of a copy of one row or of contiguous rows.
     fn copy_work(&mut self, params: Option<&CopyNodeParams>) -> Result<NodeWork, CUresult> {
         let params = params.ok_or(INVALID)?;
         let is_contiguous =
@@ -261,7 +261,7 @@ pub(crate) unsafe extern "C" fn cuGraphAddEventWaitNode(
     })
 }
 
-/// The parameters of a kernel node. The pointers to the arguments are valid until the node changes.
+/// Returns the parameters of a kernel node. The pointers to the arguments are valid until the node changes.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn cuGraphKernelNodeGetParams_v2(node: usize, params: Out<'_, KernelNodeParams>) -> CUresult {
     context_call(|device| {

@@ -28,12 +28,12 @@ impl<T> HandleTable<T> {
         self.0.insert(handle, object);
     }
 
-    /// The object of a handle, if it exists.
+    /// Returns the object of a handle, if it exists.
     pub(crate) fn get(&self, handle: usize) -> Option<&T> {
         self.0.get(&handle)
     }
 
-    /// The object of a handle, if it exists.
+    /// Returns the object of a handle, if it exists.
     pub(crate) fn get_mut(&mut self, handle: usize) -> Option<&mut T> {
         self.0.get_mut(&handle)
     }
@@ -43,22 +43,22 @@ impl<T> HandleTable<T> {
         self.0.remove(&handle)
     }
 
-    /// The count of objects.
+    /// Returns the count of objects.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// All handles, in the order of creation.
+    /// Returns all handles, in the order of creation.
     pub(crate) fn handles(&self) -> Vec<usize> {
         self.0.keys().copied().collect()
     }
 
-    /// All objects with their handles.
+    /// Returns all objects with their handles.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
         self.0.iter().map(|(handle, object)| (*handle, object))
     }
 
-    /// All objects.
+    /// Returns all objects.
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.0.values_mut()
     }

@@ -56,7 +56,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// The settings of the environment: `PELLUCID_TEST_DEVICE_` and the name of a setting in capital letters.
+    /// Reads the settings of the environment: `PELLUCID_TEST_DEVICE_` and the name of a setting in capital letters.
     pub(crate) fn from_environment() -> Self {
         let mut settings = Self {
             schedule: Schedule::Both,

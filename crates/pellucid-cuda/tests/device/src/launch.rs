@@ -34,13 +34,13 @@ pub(crate) struct KernelLaunch {
     pub(crate) arguments: Vec<u128>,
 }
 
-/// The 16-byte units of a parameter.
+/// Returns the 16-byte units of a parameter.
 pub(crate) fn argument_units(size: u32) -> usize {
     (size as usize).div_ceil(16).max(1)
 }
 
 impl KernelLaunch {
-    /// A description of the first limit that the launch exceeds.
+    /// Returns a description of the first limit that the launch exceeds.
     pub(crate) fn limit_fault(&self, max_dynamic: usize) -> Option<String> {
         let name = &self.code.name;
         for axis in 0..3 {
@@ -71,7 +71,7 @@ impl KernelLaunch {
         self.code.parameters.iter().map(pointer).collect()
     }
 
-    /// The values of the parameters that are pointers, and whether the kernel may write through them.
+    /// Returns the values of the parameters that are pointers, and whether the kernel may write through them.
     pub(crate) fn pointers(&self) -> Vec<(usize, bool)> {
         let mut unit = 0;
         let mut found = Vec::new();
@@ -84,7 +84,7 @@ impl KernelLaunch {
         found
     }
 
-    /// The accesses that the pointers among the arguments name.
+    /// Returns the accesses that the pointers among the arguments name.
     pub(crate) fn accesses(&self) -> Vec<MemoryAccess> {
         let pointers = self.pointers().into_iter().filter(|(address, _)| *address != 0);
         pointers.map(|(address, is_write)| MemoryAccess { address, bytes: 0, is_write }).collect()
@@ -135,7 +135,7 @@ impl KernelLaunch {
         Ok(())
     }
 
-    /// The bases of the allocations that the kernel may write.
+    /// Returns the bases of the allocations that the kernel may write.
     fn writable_bases(&self, device: &TestDevice) -> Vec<usize> {
         let writable = self.pointers().into_iter().filter(|(_, is_write)| *is_write);
         let mut bases: Vec<usize> = writable

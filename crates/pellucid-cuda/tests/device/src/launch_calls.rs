@@ -22,7 +22,7 @@ pub(crate) struct LaunchRequest {
 }
 
 impl LaunchRequest {
-    /// The request of a kernel node.
+    /// Creates the request of a kernel node.
     pub(crate) fn from_node(node: &KernelNodeParams) -> Self {
         Self {
             function: node.func as usize,

@@ -85,7 +85,7 @@ pub(crate) struct DeviceMemory {
     pub(crate) pool: PoolState,
 }
 
-/// The bytes of a range as pairs, and single bytes at odd ends.
+/// Returns the bytes of a range as pairs, and single bytes at odd ends.
 ///
 /// # Safety
 /// *Range:* the bytes are inside the block of one record, which is allocated and initialised until it leaves the table,
@@ -108,7 +108,7 @@ fn poison(start: usize, end: usize) {
     tail.fill(POISON[0]);
 }
 
-/// The first byte of a range that is not poison.
+/// Returns the first byte of a range that is not poison.
 fn first_unpoisoned(start: usize, end: usize) -> Option<usize> {
     // SAFETY: *Range*, as for `poison`.
     let (head, pairs, tail) = unsafe { byte_pairs(start, end) };
@@ -123,7 +123,7 @@ fn first_unpoisoned(start: usize, end: usize) -> Option<usize> {
 }
 
 impl AllocationRecord {
-    /// The allocation in a report.
+    /// Describes the allocation in a report.
     pub(crate) fn describe(&self) -> String {
         let kind = match self.kind {
             MemoryKind::Device => "allocation",
@@ -132,7 +132,7 @@ impl AllocationRecord {
         format!("{kind} {} of {} bytes", self.serial, self.size)
     }
 
-    /// The bytes of the allocation.
+    /// Returns the bytes of the allocation.
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: the block is allocated as long as the record exists, and initialised by `poison`. Kernels, which
         // write to it, do not run while this borrow of the memory exists.
@@ -255,19 +255,19 @@ impl DeviceMemory {
         }
     }
 
-    /// The record whose data or margins contain an address.
+    /// Returns the record whose data or margins contain an address.
     pub(crate) fn find(&self, address: usize) -> Option<&AllocationRecord> {
         let (_, record) = self.records.range(..=address).next_back()?;
         (address < record.end).then_some(record)
     }
 
-    /// The record whose data or margins contain an address.
+    /// Returns the record whose data or margins contain an address.
     pub(crate) fn find_mut(&mut self, address: usize) -> Option<&mut AllocationRecord> {
         let (_, record) = self.records.range_mut(..=address).next_back()?;
         (address < record.end).then_some(record)
     }
 
-    /// The record that starts at an address and is not freed.
+    /// Returns the record that starts at an address and is not freed.
     pub(crate) fn find_base(&mut self, base: usize) -> Option<&mut AllocationRecord> {
         self.find_mut(base)
             .filter(|record| record.base == base && matches!(record.lifetime, Lifetime::Live | Lifetime::Pooled))
@@ -371,17 +371,17 @@ impl DeviceMemory {
         self.records.values().filter_map(|record| self.margin_fault(record.base)).collect()
     }
 
-    /// The allocations that are not freed.
+    /// Returns the allocations that are not freed.
     pub(crate) fn live(&self) -> impl Iterator<Item = &AllocationRecord> {
         self.records.values().filter(|record| record.lifetime != Lifetime::Freed)
     }
 
-    /// The count of live allocations.
+    /// Returns the count of live allocations.
     pub(crate) fn live_count(&self) -> usize {
         self.live().count()
     }
 
-    /// The bytes of live allocations.
+    /// Returns the bytes of live allocations.
     pub(crate) fn live_bytes(&self) -> usize {
         self.live_bytes
     }

@@ -263,7 +263,7 @@ pub(crate) extern "C" fn cuMemcpyDtoD_v2(to: usize, from: usize, bytes: usize) -
     })
 }
 
-/// A copy whose direction follows from the addresses.
+/// Copies bytes in the direction that follows from the addresses.
 ///
 /// # Safety
 /// *Host memory:* an address of the host is valid for `bytes` bytes until the copy has run.

@@ -105,7 +105,7 @@ pub(crate) unsafe extern "C" fn cuModuleGetFunction(
     })
 }
 
-/// The address of a variable of a module. Its size is not known here.
+/// Returns the address of a variable of a module. Its size is not known here.
 ///
 /// # Safety
 /// `name` satisfies *C string* of [`text_of`].
@@ -174,7 +174,7 @@ pub(crate) extern "C" fn cuFuncSetCacheConfig(function: usize, _config: c_uint) 
     context_call(|device| device.function(function).map(|_| ()))
 }
 
-/// The blocks that a multiprocessor runs at once, by threads and shared memory only.
+/// Returns the blocks that a multiprocessor runs at once, by threads and shared memory only.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
     blocks: Out<'_, c_int>,

@@ -83,7 +83,7 @@ impl LoadedLibrary {
         Ok(library)
     }
 
-    /// The address of a symbol.
+    /// Returns the address of a symbol.
     pub(crate) fn symbol(&self, name: &str) -> Option<*mut c_void> {
         let name = CString::new(name).ok()?;
         // SAFETY: the handle is open, and the name is a C string.
@@ -91,7 +91,7 @@ impl LoadedLibrary {
         (!address.is_null()).then_some(address)
     }
 
-    /// The bytes of shared memory that kernels declare with a size.
+    /// Returns the bytes of shared memory that kernels declare with a size.
     pub(crate) fn static_shared_bytes(&self) -> usize {
         // SAFETY: the library is loaded, and no kernel runs now.
         let info = unsafe { &*self.info };

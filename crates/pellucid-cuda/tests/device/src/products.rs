@@ -14,7 +14,7 @@ pub(crate) enum ElementType {
 }
 
 impl ElementType {
-    /// The type of a number of `cudaDataType`.
+    /// Returns the type of a number of `cudaDataType`.
     pub(crate) fn from_number(number: u32) -> Option<Self> {
         match number {
             0 => Some(Self::F32),
@@ -25,7 +25,7 @@ impl ElementType {
         }
     }
 
-    /// The bytes of an element.
+    /// Returns the bytes of an element.
     pub(crate) fn bytes(self) -> usize {
         match self {
             Self::F16 | Self::BF16 => 2,
@@ -50,7 +50,7 @@ pub(crate) struct MatrixOperand {
 }
 
 impl MatrixOperand {
-    /// The matrix with rows and columns exchanged.
+    /// Returns the matrix with rows and columns exchanged.
     pub(crate) fn transposed(self) -> Self {
         Self {
             rows: self.columns,
@@ -84,7 +84,7 @@ impl MatrixOperand {
         }
     }
 
-    /// The bytes from the first to the last element.
+    /// Returns the bytes from the first to the last element.
     fn access(&self, is_write: bool) -> MemoryAccess {
         let last = self.element_address(self.batches - 1, self.rows - 1, self.columns - 1);
         let bytes = last + self.element.bytes() - self.address;
@@ -153,7 +153,7 @@ fn round_tf32(value: f32) -> f32 {
 }
 
 impl ProductCall {
-    /// The accesses to memory.
+    /// Returns the accesses to memory.
     pub(crate) fn accesses(&self) -> Vec<MemoryAccess> {
         let mut found = vec![self.a.access(false), self.b.access(false)];
         if self.beta != 0.0 && self.c != self.d {

@@ -8,7 +8,7 @@ use crate::memory::Lifetime;
 use crate::work::Work;
 use crate::{context_call, lock_device};
 
-/// The text of a C string, empty for a null pointer.
+/// Returns the text of a C string, empty for a null pointer.
 ///
 /// # Safety
 /// *C string:* `text` is null or points to a string that ends with a zero byte and is not changed during `'a`.
@@ -45,7 +45,7 @@ pub(crate) extern "C" fn pellucid_test_device_clear() {
     device.reports.clear();
 }
 
-/// The value of a counter: `launches` that were enqueued, `kernel runs` of them and of nodes of graphs, `graph
+/// Returns the value of a counter: `launches` that were enqueued, `kernel runs` of them and of nodes of graphs, `graph
 /// launches`, `allocations`, `frees`, `copies`, `driver calls`, `compilations`, `products`, or the count of live
 /// objects: `live allocations`, `live streams`, `live events`, `live modules`, `live graphs`, `live executable graphs`,
 /// `live bytes`, `live pinned bytes`.

@@ -40,7 +40,7 @@ pub(crate) enum FaultKind {
 }
 
 impl FaultKind {
-    /// The word before the colon of a report.
+    /// Returns the word before the colon of a report.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Race => "race",
@@ -61,7 +61,7 @@ impl FaultKind {
         }
     }
 
-    /// The error of the driver.
+    /// Returns the error of the driver.
     pub(crate) fn code(self) -> CUresult {
         match self {
             Self::OutOfBounds | Self::UseAfterFree | Self::IllegalAddress => CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
@@ -73,7 +73,7 @@ impl FaultKind {
         }
     }
 
-    /// Whether all later calls fail too. The other kinds are errors of one call only, or of none.
+    /// Returns true if all later calls fail too. The other kinds are errors of one call only, or of none.
     fn is_sticky(self) -> bool {
         !matches!(self, Self::CaptureAllocation | Self::Limit | Self::Arguments | Self::InvalidHandle | Self::Leak)
     }
@@ -128,7 +128,7 @@ impl FaultLog {
         self.sticky = None;
     }
 
-    /// All reports, one a line.
+    /// Returns all reports, one a line.
     pub(crate) fn text(&self) -> String {
         self.reports.join("\n")
     }
@@ -138,7 +138,7 @@ impl FaultLog {
         *self.counters.entry(counter).or_default() += 1;
     }
 
-    /// The value of a counter, 0 if it never counted.
+    /// Returns the value of a counter, 0 if it never counted.
     pub(crate) fn counter(&self, name: &str) -> u64 {
         self.counters.get(name).copied().unwrap_or(0)
     }

@@ -10,7 +10,7 @@ use crate::work::{HostFunction, Work};
 use crate::{TestDevice, context_call};
 
 impl TestDevice {
-    /// The first access to memory that a stream allocates: uses by other streams must be ordered after it.
+    /// Records the first access to memory that a stream allocates: uses by other streams must be ordered after it.
     ///
     /// # Errors
     /// An invalid stream.
@@ -26,7 +26,7 @@ impl TestDevice {
     }
 }
 
-/// The mode of a number of the C interface.
+/// Returns the mode of a number of the C interface.
 fn capture_mode(mode: c_uint) -> Result<CUstreamCaptureMode, CUresult> {
     use CUstreamCaptureMode as Mode;
     let modes = [
@@ -152,7 +152,7 @@ fn capture_status(device: &TestDevice, capture: Option<usize>) -> CUstreamCaptur
     }
 }
 
-/// The status and the number of a capture. The graph and the dependencies are not available before the end.
+/// Returns the status and the number of a capture. The graph and the dependencies are not available before the end.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn cuStreamGetCaptureInfo_v3(
     stream: usize,
@@ -210,7 +210,7 @@ pub(crate) extern "C" fn cuEventRecordWithFlags(event: usize, stream: usize, _fl
     cuEventRecord(event, stream)
 }
 
-/// The stream and position of an event that is not captured.
+/// Returns the stream and position of an event that is not captured.
 fn event_point(device: &mut TestDevice, event: usize) -> Result<Option<(usize, u64)>, CUresult> {
     let state = device.event(event)?;
     if let Some((capture, _)) = state.captured {
@@ -248,7 +248,7 @@ pub(crate) extern "C" fn cuEventSynchronize(event: usize) -> CUresult {
     })
 }
 
-/// The time on the host between the runs of two records. It is not a time of a GPU.
+/// Returns the time on the host between the runs of two records. It is not a time of a GPU.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn cuEventElapsedTime_v2(milliseconds: Out<'_, f32>, start: usize, end: usize) -> CUresult {
     context_call(|device| {

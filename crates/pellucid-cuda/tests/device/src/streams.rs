@@ -26,17 +26,17 @@ pub(crate) struct StreamState {
 }
 
 impl StreamState {
-    /// A new stream.
+    /// Creates a stream.
     pub(crate) fn new(flags: u32, priority: i32) -> Self {
         Self { flags, priority, ..Self::default() }
     }
 
-    /// Whether the legacy default stream waits for this stream, and this stream for it.
+    /// Returns true if the legacy default stream waits for this stream, and this stream for it.
     pub(crate) fn is_blocking(&self) -> bool {
         self.flags & CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32 == 0
     }
 
-    /// Whether all work has run.
+    /// Returns true if all work has run.
     pub(crate) fn is_idle(&self) -> bool {
         self.queue.is_empty()
     }
@@ -57,7 +57,7 @@ pub(crate) struct EventState {
 }
 
 impl TestDevice {
-    /// The state of a stream.
+    /// Returns the state of a stream.
     ///
     /// # Errors
     /// An invalid handle, which is reported.
@@ -68,7 +68,7 @@ impl TestDevice {
         Ok(self.streams.get_mut(handle).expect("the stream was found"))
     }
 
-    /// The state of an event.
+    /// Returns the state of an event.
     ///
     /// # Errors
     /// An invalid handle, which is reported.
@@ -188,7 +188,7 @@ impl TestDevice {
         }
     }
 
-    /// Whether the work of a stream up to a position has run.
+    /// Returns true if the work of a stream up to a position has run.
     pub(crate) fn has_reached(&self, stream: usize, position: u64) -> bool {
         self.streams.get(stream).is_none_or(|state| state.executed >= position)
     }

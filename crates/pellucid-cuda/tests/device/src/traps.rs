@@ -27,7 +27,7 @@ pub(crate) struct Crash {
 }
 
 impl Crash {
-    /// The fault of the signal.
+    /// Returns the fault of the signal.
     pub(crate) fn kind(self) -> FaultKind {
         match self.signal {
             // The C++ compiler checks alignment and the bounds of arrays with an illegal instruction.
@@ -37,7 +37,7 @@ impl Crash {
         }
     }
 
-    /// The signal in a report.
+    /// Describes the signal in a report.
     pub(crate) fn describe(self) -> String {
         match self.signal {
             libc::SIGILL => "a misaligned address or an index outside an array".to_string(),
@@ -146,7 +146,7 @@ unsafe fn redirect(context: *mut libc::ucontext_t, handler: CoroutineTrapHandler
     true
 }
 
-/// Other processors: the signal ends the process.
+/// Returns false: on other processors the signal ends the process.
 ///
 /// # Safety
 /// None.

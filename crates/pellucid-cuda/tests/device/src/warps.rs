@@ -18,7 +18,7 @@ pub(crate) mod kind {
     pub(crate) const REDUCE_AND: u32 = 13;
 }
 
-/// The name of an operation in a report.
+/// Returns the name of an operation in a report.
 pub(crate) fn warp_operation_name(kind: u32) -> &'static str {
     match kind {
         kind::SYNC => "__syncwarp",
@@ -44,7 +44,7 @@ pub(crate) struct WarpCall {
     pub(crate) width: u32,
 }
 
-/// The lane that a shuffle reads, or the lane itself where CUDA defines that.
+/// Returns the lane that a shuffle reads, or the lane itself where CUDA defines that.
 fn source_lane(call: &WarpCall, lane: u32) -> u32 {
     let segment = lane & !(call.width - 1);
     match call.kind {
@@ -64,7 +64,7 @@ fn source_lane(call: &WarpCall, lane: u32) -> u32 {
     }
 }
 
-/// The result of an operation in one lane. `calls` has the calls of all lanes that take part.
+/// Returns the result of an operation in one lane. `calls` has the calls of all lanes that take part.
 ///
 /// # Errors
 /// The lane that a shuffle reads although it does not take part.

@@ -97,7 +97,7 @@ pub(crate) struct GraphBody {
 }
 
 impl Work {
-    /// The work in a report.
+    /// Describes the work in a report.
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::Kernel(launch) => format!("kernel {}", launch.code.name),
@@ -113,7 +113,7 @@ impl Work {
         }
     }
 
-    /// All accesses that are known before the work runs.
+    /// Returns all accesses that are known before the work runs.
     pub(crate) fn accesses(&self) -> Vec<MemoryAccess> {
         let access = |address, bytes, is_write| MemoryAccess { address, bytes, is_write };
         match self {
@@ -135,7 +135,7 @@ impl Work {
 }
 
 impl NodeWork {
-    /// The type of the node. A matrix product is a kernel of the library.
+    /// Returns the type of the node. A matrix product is a kernel of the library.
     pub(crate) fn node_type(&self) -> CUgraphNodeType {
         match self {
             Self::Plain(Work::Copy { .. } | Work::Staged { .. }) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEMCPY,
@@ -149,7 +149,7 @@ impl NodeWork {
         }
     }
 
-    /// The accesses to memory.
+    /// Returns the accesses to memory.
     pub(crate) fn accesses(&self) -> Vec<MemoryAccess> {
         match self {
             Self::Plain(work) => work.accesses(),
@@ -158,7 +158,7 @@ impl NodeWork {
         }
     }
 
-    /// The node in a report.
+    /// Describes the node in a report.
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::Plain(work) => work.describe(),
@@ -175,17 +175,17 @@ impl GraphBody {
         self.nodes.len() - 1
     }
 
-    /// The nodes with their positions.
+    /// Returns the nodes with their positions.
     pub(crate) fn present(&self) -> impl Iterator<Item = (usize, &GraphNodeState)> {
         self.nodes.iter().enumerate().filter_map(|(index, node)| Some((index, node.as_ref()?)))
     }
 
-    /// The accesses of all nodes.
+    /// Returns the accesses of all nodes.
     pub(crate) fn accesses(&self) -> Vec<MemoryAccess> {
         self.present().flat_map(|(_, node)| node.work.accesses()).collect()
     }
 
-    /// The nodes that some nodes depend on, and those nodes.
+    /// Returns the nodes that some nodes depend on, and those nodes.
     pub(crate) fn ancestors(&self, of: &[usize]) -> BTreeSet<usize> {
         let mut found = BTreeSet::new();
         let mut open = of.to_vec();
@@ -199,8 +199,8 @@ impl GraphBody {
         found
     }
 
-    /// The nodes in an order that satisfies the dependencies. Of the nodes that may run, the first or the last one
-    /// runs. `None` for a cycle.
+    /// Returns the nodes in an order that satisfies the dependencies. Of the nodes that may run, the first or the last
+    /// one runs. `None` for a cycle.
     pub(crate) fn order(&self, is_descending: bool) -> Option<Vec<usize>> {
         let mut remaining: BTreeMap<usize, usize> = BTreeMap::new();
         let mut dependents: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
