@@ -15,6 +15,7 @@ import os
 import pathlib
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -47,7 +48,7 @@ class Report:
 
     def run(self, command, timeout, variables=None):
         """Runs a command and adds it with its status and time. Returns the output and the exit status."""
-        print("$", " ".join(command), file=sys.stderr, flush=True)
+        print("$", shlex.join(command), file=sys.stderr, flush=True)
         begun = time.monotonic()
         try:
             done = subprocess.run(command, cwd=ROOT, timeout=timeout, text=True, stdout=subprocess.PIPE,
@@ -59,7 +60,7 @@ class Report:
             output, status = str(error), 127
         self.failed |= status != 0
         ended = f"ended with {status}" if status is not None else "exceeded its time"
-        shown = " ".join([*(f"{name}={value}" for name, value in (variables or {}).items()), *command])
+        shown = " ".join([*(f"{name}={value}" for name, value in (variables or {}).items()), shlex.join(command)])
         self.add(f"`{shown}` {ended} after {time.monotonic() - begun:.0f} s.", "")
         if status != 0:
             self.add("```text", *output.splitlines()[-20:], "```", "")
@@ -127,6 +128,8 @@ def run_workloads(report, arguments, torch_python):
         report.add("PyTorch is not installed, so there are no times of it.", "")
     output, _ = report.run(program, 2 * 3600, {"BUDGET_S": "0.01"} if arguments.test_device else None)
     lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    if arguments.test_device:
+        report.add("The test device does not measure a GPU, and PyTorch runs on the CPU.", "")
     report.add("Lower quartiles in µs. A ratio is Pellucid's time to PyTorch's, as the median over the rounds.", "",
                "| workload | variant | Pellucid | PyTorch | its µs | ratio | least | most |",
                "| --- | --- | --- | --- | --- | --- | --- | --- |")
@@ -144,8 +147,8 @@ def run_workloads(report, arguments, torch_python):
 
 def kernel_tests(report):
     """Builds the tests of the kernels, and returns the path of the program."""
-    command = ["cargo", "test", "-p", "pellucid-cuda", "--test", "kernels", "--no-run", "--message-format=json"]
-    output, _ = report.run(command, 3600)
+    command = ["cargo", "test", "--workspace", "--all-features", "--test", "kernels", "--no-run"]
+    output, _ = report.run([*command, "--message-format=json"], 3600)
     messages = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     programs = [m["executable"] for m in messages if m.get("executable") and m["target"]["name"] == "kernels"]
     return programs[-1] if programs else None
