@@ -5,14 +5,16 @@ use crate::context::Context;
 use crate::event::Event;
 use crate::graph::{PreparedGraph, reason_without_graphs};
 use crate::language::CudaCpp;
-use crate::launch::{KernelArguments, ParameterMemory, launch};
+use crate::launch::{CudaWork, KernelArguments, ParameterMemory, launch};
 use crate::memory::CudaMemory;
+use crate::product::{LtLibrary, LtProduct};
 use crate::status::StatusMemory;
 use crate::upload::Uploads;
 use cudarc::driver::sys;
 use pellucid_gpu::{
-    AtomicCounters, ComputeApi, DeviceFailure, DeviceLimits, DispatchBatch, KernelSource, MemoryMark, NO_FAILURE,
-    OptionalFeatures, PARAMETER_BYTES, PlannedDispatches, RecordedDispatch, STATUS_WORDS, SubmissionFailure,
+    AtomicCounters, ComputeApi, DeviceFailure, DeviceLimits, DispatchBatch, KernelSource, LibraryProduct, MemoryMark,
+    NO_FAILURE, OptionalFeatures, PARAMETER_BYTES, PlannedDispatches, RecordedDispatch, STATUS_WORDS,
+    SubmissionFailure,
 };
 use pellucid_ir::{Error, Result, lock};
 use std::ops::Range;
@@ -35,6 +37,8 @@ pub struct CudaApi {
     /// The parameters of a batch of dispatches, for kernels that do not receive them by value.
     parameters: CudaMemory,
     uploads: Mutex<Uploads>,
+    /// The library of products, once it is used.
+    library: Mutex<Option<Arc<LtLibrary>>>,
     /// Whether plans run as graphs, once it is known.
     has_graphs: OnceLock<bool>,
     /// The message for the user.
@@ -50,9 +54,9 @@ impl CudaApi {
         let context = Arc::new(Context::open(index, name)?);
         let status = StatusMemory::new(&context)?;
         let parameters = CudaMemory::allocate(&context, PARAMETER_BYTES)?;
-        let (uploads, notice) = (Mutex::new(Uploads::new(&context)), Mutex::default());
-        let api =
-            CudaApi { context, status: Arc::new(status), parameters, uploads, has_graphs: OnceLock::new(), notice };
+        let (uploads, library, notice) = (Mutex::new(Uploads::new(&context)), Mutex::default(), Mutex::default());
+        let (status, has_graphs) = (Arc::new(status), OnceLock::new());
+        let api = CudaApi { context, status, parameters, uploads, library, has_graphs, notice };
         api.reset_status()?;
         Ok(api)
     }
@@ -79,13 +83,22 @@ impl CudaApi {
     /// Launches a dispatch of a batch.
     fn submit_dispatch(
         &self,
-        batch: &DispatchBatch<'_, CudaKernel, CudaMemory>,
-        dispatch: &RecordedDispatch<CudaKernel>,
+        batch: &DispatchBatch<'_, CudaWork, CudaMemory>,
+        dispatch: &RecordedDispatch<CudaWork>,
     ) -> Result<()> {
         let (context, parameters) = (&self.context, batch.parameters);
         let parameters = ParameterMemory { bytes: parameters, address: self.parameters.address() };
-        let buffers = batch.memory[dispatch.memory.clone()].iter().map(CudaMemory::address);
-        let (kernel, status) = (&*dispatch.kernel, self.status.memory.address());
+        let mut buffers = batch.memory[dispatch.memory.clone()].iter().map(CudaMemory::address);
+        let kernel = match &*dispatch.kernel {
+            CudaWork::Kernel(kernel) => kernel,
+            CudaWork::Product(product) => {
+                let memory = [(); 4].map(|()| buffers.next().unwrap_or_default());
+                // SAFETY: *Context*: it is current. *Memory*: these are the buffers of the product, and memory is freed
+                // in the order of the stream.
+                return unsafe { product.enqueue(memory, context.stream()) };
+            }
+        };
+        let status = self.status.memory.address();
         let arguments = KernelArguments::new(kernel, parameters, dispatch.offset, status, buffers);
         // SAFETY: *Context*: it is current. *Arguments*: they were created for this kernel, and memory is freed in the
         // order of the stream.
@@ -96,7 +109,7 @@ impl CudaApi {
 impl ComputeApi for CudaApi {
     type Language = CudaCpp;
     type Memory = CudaMemory;
-    type Kernel = CudaKernel;
+    type Kernel = CudaWork;
     type Prepared = PreparedGraph;
     type Submission = ();
     type Timer = Event;
@@ -117,7 +130,12 @@ impl ComputeApi for CudaApi {
 
     fn optional_features(&self) -> OptionalFeatures {
         // The language has its own conversions of `f16`.
-        OptionalFeatures { subgroups: true, f16: false, matrix_units: self.context.architecture >= 80 }
+        OptionalFeatures {
+            subgroups: true,
+            f16: false,
+            matrix_units: self.context.architecture >= 80,
+            library_products: LtLibrary::is_present(),
+        }
     }
 
     fn failure(&self) -> &DeviceFailure {
@@ -171,13 +189,27 @@ impl ComputeApi for CudaApi {
         self.context.wait()
     }
 
-    fn compile(&self, op: &'static str, text: &str, source: &KernelSource<'_>) -> Result<CudaKernel> {
-        CudaKernel::new(&self.context, op, text, source)
+    fn compile(&self, op: &'static str, text: &str, source: &KernelSource<'_>) -> Result<CudaWork> {
+        Ok(CudaWork::Kernel(CudaKernel::new(&self.context, op, text, source)?))
+    }
+
+    fn library_product(&self, op: &'static str, problem: &LibraryProduct) -> Result<Option<(CudaWork, usize)>> {
+        let mut library = lock(&self.library);
+        let library = match &*library {
+            Some(library) => library.clone(),
+            None => library.insert(Arc::new(LtLibrary::new(&self.context)?)).clone(),
+        };
+        let product = LtProduct::new(&library, op, problem)?;
+        // A buffer has at least 16 bytes.
+        Ok(product.map(|product| {
+            let workspace = product.workspace_bytes().max(16);
+            (CudaWork::Product(product), workspace)
+        }))
     }
 
     fn submit(
         &self,
-        batch: DispatchBatch<'_, CudaKernel, CudaMemory>,
+        batch: DispatchBatch<'_, CudaWork, CudaMemory>,
         copies_status: bool,
     ) -> Result<(), SubmissionFailure> {
         let context = &self.context;
@@ -190,7 +222,7 @@ impl ComputeApi for CudaApi {
             }
             error => error.into(),
         };
-        if batch.dispatches.iter().any(|dispatch| !dispatch.kernel.passes_values) {
+        if batch.dispatches.iter().any(|dispatch| !dispatch.kernel.passes_values()) {
             self.write(&self.parameters, 0, batch.parameters).map_err(|error| failed(0, error))?;
         }
         let mut marks = batch.marks.iter().peekable();
@@ -212,7 +244,7 @@ impl ComputeApi for CudaApi {
         lock(&self.notice).take()
     }
 
-    fn prepare(&self, plan: PlannedDispatches<CudaKernel, CudaMemory>) -> Result<PreparedGraph> {
+    fn prepare(&self, plan: PlannedDispatches<CudaWork, CudaMemory>) -> Result<PreparedGraph> {
         let prepared =
             PreparedGraph::new(&self.context, &self.status, plan, |memory, bytes| self.write(memory, 0, bytes))?;
         Ok(if self.has_graphs()? { prepared } else { prepared.without_graph() })

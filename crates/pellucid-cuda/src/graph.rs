@@ -1,6 +1,6 @@
 //! [`PreparedGraph`]: the dispatches of a plan as one CUDA graph.
 //!
-//! Every dispatch is a kernel node with the node before it as its dependency, so the graph runs the plan in its order.
+//! Every kernel is a node with the node before it as its dependency, and every product of the library a child graph, so the graph runs the plan in its order.
 //! A node after the last check copies the status to the host, which reads it while the device runs the rest of the
 //! graph. The graph is instantiated and uploaded in the first launch. Every other launch is one call of the driver,
 //! unless the memory of a slot has changed: the arguments of the nodes that use the slot are then set again.
@@ -9,8 +9,9 @@
 
 use crate::compiler::CudaKernel;
 use crate::context::Context;
-use crate::launch::{KernelArguments, ParameterMemory, launch, node_parameters};
+use crate::launch::{CudaWork, KernelArguments, ParameterMemory, launch, node_parameters};
 use crate::memory::CudaMemory;
+use crate::product::LtProduct;
 use crate::status::StatusMemory;
 use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
 use pellucid_gpu::{PlanBuffer, PlannedDispatch, PlannedDispatches};
@@ -26,7 +27,7 @@ pub struct PreparedGraph {
     uses_graph: bool,
     context: Arc<Context>,
     status: Arc<StatusMemory>,
-    dispatches: Vec<PlannedDispatch<CudaKernel>>,
+    dispatches: Vec<PlannedDispatch<CudaWork>>,
     /// The number of dispatches up to the last check.
     checked: usize,
     /// The parameters of all dispatches on the host, and on the device if a kernel reads them there.
@@ -54,12 +55,12 @@ impl PreparedGraph {
     pub(crate) fn new(
         context: &Arc<Context>,
         status: &Arc<StatusMemory>,
-        plan: PlannedDispatches<CudaKernel, CudaMemory>,
+        plan: PlannedDispatches<CudaWork, CudaMemory>,
         write: impl FnOnce(&CudaMemory, &[u8]) -> Result<()>,
     ) -> Result<PreparedGraph> {
         let PlannedDispatches { dispatches, checked, mut parameters, window, scratch } = plan;
         parameters.resize(parameters.len() + window, 0);
-        let parameter_memory = match dispatches.iter().all(|dispatch| dispatch.kernel.passes_values) {
+        let parameter_memory = match dispatches.iter().all(|dispatch| dispatch.kernel.passes_values()) {
             true => None,
             false => Some(CudaMemory::allocate(context, parameters.len())?),
         };
@@ -110,11 +111,21 @@ impl PreparedGraph {
         self.context.enter()?;
         let slots: Vec<Option<CUdeviceptr>> = slots.iter().map(|slot| slot.as_ref().map(CudaMemory::address)).collect();
         for (k, dispatch) in self.dispatches.iter().enumerate() {
-            let arguments = self.arguments(dispatch, &slots);
-            // SAFETY: *Context*: it is current. *Arguments*: they were created for this kernel. The slots are
-            // allocated, and memory is freed in the order of the stream.
-            let call = || unsafe { launch(&dispatch.kernel, &arguments, dispatch.groups, self.context.stream()) };
-            self.context.submit("launch", call)?;
+            match &*dispatch.kernel {
+                CudaWork::Kernel(kernel) => {
+                    let arguments = self.arguments(dispatch, kernel, &slots);
+                    // SAFETY: *Context*: it is current. *Arguments*: they were created for this kernel. The slots are
+                    // allocated, and memory is freed in the order of the stream.
+                    let call = || unsafe { launch(kernel, &arguments, dispatch.groups, self.context.stream()) };
+                    self.context.submit("launch", call)?;
+                }
+                CudaWork::Product(product) => {
+                    let memory = self.product_memory(dispatch, &slots);
+                    // SAFETY: *Context*: it is current. *Memory*: these are the buffers of the product. The slots are
+                    // allocated, and memory is freed in the order of the stream.
+                    unsafe { product.enqueue(memory, self.context.stream())? };
+                }
+            }
             if k + 1 == self.checked {
                 self.status.submit_copy()?;
             }
@@ -155,15 +166,34 @@ impl PreparedGraph {
         })
     }
 
-    /// Returns the arguments of a dispatch with the slots at these addresses.
-    fn arguments(&self, dispatch: &PlannedDispatch<CudaKernel>, slots: &[Option<CUdeviceptr>]) -> KernelArguments<'_> {
-        let address = self.parameter_memory.as_ref().map_or(0, CudaMemory::address);
-        let parameters = ParameterMemory { bytes: &self.parameters, address };
-        let buffers = dispatch.buffers.iter().map(|buffer| match *buffer {
+    /// Returns the address of a buffer with the slots at these addresses.
+    fn address(&self, buffer: PlanBuffer, slots: &[Option<CUdeviceptr>]) -> CUdeviceptr {
+        match buffer {
             PlanBuffer::Slot(k) => slots[k].unwrap_or_default(),
             PlanBuffer::Scratch(k) => self.scratch[k].address(),
-        });
-        KernelArguments::new(&dispatch.kernel, parameters, dispatch.offset, self.status.memory.address(), buffers)
+        }
+    }
+
+    /// Returns the arguments of the kernel of a dispatch with the slots at these addresses.
+    fn arguments(
+        &self,
+        dispatch: &PlannedDispatch<CudaWork>,
+        kernel: &CudaKernel,
+        slots: &[Option<CUdeviceptr>],
+    ) -> KernelArguments<'_> {
+        let address = self.parameter_memory.as_ref().map_or(0, CudaMemory::address);
+        let parameters = ParameterMemory { bytes: &self.parameters, address };
+        let buffers = dispatch.buffers.iter().map(|&buffer| self.address(buffer, slots));
+        KernelArguments::new(kernel, parameters, dispatch.offset, self.status.memory.address(), buffers)
+    }
+
+    /// Returns the addresses of the buffers of a product.
+    ///
+    /// # Panics
+    /// If the product has not four buffers.
+    fn product_memory(&self, dispatch: &PlannedDispatch<CudaWork>, slots: &[Option<CUdeviceptr>]) -> [CUdeviceptr; 4] {
+        let addresses: Vec<CUdeviceptr> = dispatch.buffers.iter().map(|&buffer| self.address(buffer, slots)).collect();
+        addresses.try_into().expect("a product must have the buffers of A, B, C and a workspace")
     }
 
     /// Builds the graph with the slots at these addresses, and uploads it.
@@ -173,9 +203,14 @@ impl PreparedGraph {
         let mut graph = ExecutableGraph::new(context)?;
         let mut previous = null_mut();
         for (k, dispatch) in self.dispatches.iter().enumerate() {
-            let node = self.arguments(dispatch, &slots).with_pointers(|pointers| {
-                graph.add_kernel(previous, &node_parameters(&dispatch.kernel, dispatch.groups, pointers))
-            })?;
+            let node = match &*dispatch.kernel {
+                CudaWork::Kernel(kernel) => self.arguments(dispatch, kernel, &slots).with_pointers(|pointers| {
+                    graph.add_kernel(previous, &node_parameters(kernel, dispatch.groups, pointers))
+                })?,
+                CudaWork::Product(product) => {
+                    graph.add_product(previous, product, self.product_memory(dispatch, &slots))?
+                }
+            };
             graph.nodes.push(node);
             previous = node;
             if k + 1 == self.checked {
@@ -187,7 +222,8 @@ impl PreparedGraph {
         Ok(graph)
     }
 
-    /// Sets the arguments of the nodes whose slots have moved to other addresses.
+    /// Sets the arguments of the nodes whose slots have moved to other addresses. If a product uses one of them, builds
+    /// the graph again.
     fn rebind(&self, mut graph: ExecutableGraph, slots: Vec<Option<CUdeviceptr>>) -> Result<ExecutableGraph> {
         self.context.enter()?;
         for (dispatch, &node) in self.dispatches.iter().zip(&graph.nodes) {
@@ -196,8 +232,9 @@ impl PreparedGraph {
                 PlanBuffer::Scratch(_) => false,
             };
             if dispatch.buffers.iter().any(has_moved) {
-                self.arguments(dispatch, &slots).with_pointers(|pointers| {
-                    let parameters = node_parameters(&dispatch.kernel, dispatch.groups, pointers);
+                let CudaWork::Kernel(kernel) = &*dispatch.kernel else { return self.instantiate(slots) };
+                self.arguments(dispatch, kernel, &slots).with_pointers(|pointers| {
+                    let parameters = node_parameters(kernel, dispatch.groups, pointers);
                     // SAFETY: the node belongs to the graph, and the driver copies the parameters and the arguments.
                     // Launches that were submitted before keep their arguments.
                     let result = unsafe {
@@ -234,6 +271,30 @@ impl ExecutableGraph {
         // copies the parameters and the arguments to which they point.
         let result =
             unsafe { sys::cuGraphAddKernelNode_v2(&raw mut node, self.graph, &raw const previous, count, parameters) };
+        self.context.check("prepare", result)?;
+        Ok(node)
+    }
+
+    /// Adds a product of the library that runs after the node `previous`, if it is not null: a child graph with the
+    /// nodes that the library enqueues.
+    fn add_product(
+        &mut self,
+        previous: sys::CUgraphNode,
+        product: &LtProduct,
+        memory: [CUdeviceptr; 4],
+    ) -> Result<sys::CUgraphNode> {
+        let child = CapturedGraph::new(&self.context, |stream| {
+            // SAFETY: *Context*: it is current. *Memory*: these are the buffers of the product; the graph runs in the
+            // stream in whose order memory is freed.
+            unsafe { product.enqueue(memory, stream) }
+        })?;
+        let mut node = null_mut();
+        let count = usize::from(!previous.is_null());
+        // SAFETY: the pointer to the result is valid for a write, `previous` is a node of the graph, and the driver
+        // copies the child graph.
+        let result = unsafe {
+            sys::cuGraphAddChildGraphNode(&raw mut node, self.graph, &raw const previous, count, child.graph)
+        };
         self.context.check("prepare", result)?;
         Ok(node)
     }
@@ -289,6 +350,46 @@ impl ExecutableGraph {
         self.instantiate()?;
         // SAFETY: the graph and the stream belong to the current context.
         self.context.check("prepare", unsafe { sys::cuGraphUpload(self.executable, self.context.stream()) })
+    }
+}
+
+/// A graph of the work that a function enqueues.
+struct CapturedGraph {
+    graph: sys::CUgraph,
+}
+
+impl CapturedGraph {
+    /// Captures the work that `enqueue` adds to a stream. The context must be current.
+    fn new(context: &Context, enqueue: impl FnOnce(sys::CUstream) -> Result<()>) -> Result<CapturedGraph> {
+        let (mut stream, mut graph) = (null_mut(), null_mut());
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: the pointer to the result is valid for a write.
+        context.check("prepare", unsafe { sys::cuStreamCreate(&raw mut stream, flags) })?;
+        // Other threads may allocate meanwhile.
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream was created and captures nothing.
+        let begun = context.check("prepare", unsafe { sys::cuStreamBeginCapture_v2(stream, mode) });
+        let enqueued = begun.and_then(|()| {
+            let enqueued = enqueue(stream);
+            // SAFETY: the stream captures, and the pointer to the result is valid for a write.
+            let ended = context.check("prepare", unsafe { sys::cuStreamEndCapture(stream, &raw mut graph) });
+            enqueued.and(ended)
+        });
+        // SAFETY: the stream is destroyed once.
+        let destroyed = unsafe { sys::cuStreamDestroy_v2(stream) };
+        let captured = CapturedGraph { graph };
+        enqueued?;
+        context.check("prepare", destroyed)?;
+        Ok(captured)
+    }
+}
+
+impl Drop for CapturedGraph {
+    fn drop(&mut self) {
+        if !self.graph.is_null() {
+            // SAFETY: the graph is destroyed once, and no graph refers to it.
+            let _ = unsafe { sys::cuGraphDestroy(self.graph) };
+        }
     }
 }
 

@@ -1,10 +1,29 @@
-//! Arguments of kernels.
+//! [`CudaWork`]: a kernel or a product of the library, and the arguments of kernels.
 
 use crate::compiler::CudaKernel;
+use crate::product::LtProduct;
 use cudarc::driver::sys::{self, CUdeviceptr};
 use pellucid_gpu::WORKGROUP;
 use std::ffi::c_void;
 use std::ptr::{from_ref, null_mut};
+
+/// The work of a dispatch.
+pub enum CudaWork {
+    /// A compiled kernel.
+    Kernel(CudaKernel),
+    /// A matrix product of cuBLASLt.
+    Product(LtProduct),
+}
+
+impl CudaWork {
+    /// Returns true if the work reads no parameters on the device.
+    pub(crate) fn passes_values(&self) -> bool {
+        match self {
+            CudaWork::Kernel(kernel) => kernel.passes_values,
+            CudaWork::Product(_) => true,
+        }
+    }
+}
 
 /// The parameters of dispatches: the words on the host, and for kernels that do not receive them by value also on the
 /// device.

@@ -1,7 +1,7 @@
 //! The CUDA backend of Pellucid.
 //!
-//! The libraries of CUDA are loaded at run time: the driver (`libcuda`), and NVRTC (`libnvrtc`), which compiles
-//! kernels. A program that is built with this crate runs on machines without them.
+//! The libraries of CUDA are loaded at run time: the driver (`libcuda`), NVRTC (`libnvrtc`), which compiles kernels,
+//! and cuBLASLt (`libcublasLt`), if it exists, for large matrix products. A program that is built with this crate runs on machines without them.
 //!
 //! Most users need the crate `pellucid`. [`CudaDriver`] opens devices; [`Cuda`] runs kernels. The kernels, and
 //! everything about a device except the calls of CUDA, are in the crate `pellucid-gpu`.
@@ -14,8 +14,9 @@
 //! | `memory` | [`CudaMemory`]: device memory; pinned host memory |
 //! | `language` | [`CudaCpp`]: kernels in CUDA C++ |
 //! | `compiler` | [`CudaKernel`]: compiled kernels, and the folder that keeps them |
-//! | `launch` | arguments of kernels |
+//! | `launch` | [`CudaWork`]: a kernel or a product; arguments of kernels |
 //! | `graph` | [`PreparedGraph`]: the dispatches of a plan as one CUDA graph |
+//! | `product` | [`LtProduct`]: matrix products of cuBLASLt |
 //! | `status` | `StatusMemory`: the status of a device, and its copy for the host |
 //! | `event` | [`Event`]: a point in the work of a stream |
 //! | `upload` | `Uploads`: copies from the host to the device, which overlap with launches |
@@ -31,6 +32,7 @@ mod graph;
 mod language;
 mod launch;
 mod memory;
+mod product;
 mod status;
 mod upload;
 
@@ -40,7 +42,9 @@ pub use driver::{Cuda, CudaDriver};
 pub use event::Event;
 pub use graph::PreparedGraph;
 pub use language::CudaCpp;
+pub use launch::CudaWork;
 pub use memory::CudaMemory;
+pub use product::LtProduct;
 
 /// Returns true if the driver and NVRTC can be loaded.
 ///

@@ -4,7 +4,7 @@ use crate::counters::AtomicCounters;
 use crate::failure::DeviceFailure;
 use crate::shader::{KernelSource, Language};
 use crate::status::STATUS_WORDS;
-use pellucid_ir::{Error, Result};
+use pellucid_ir::{DType, Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -108,6 +108,18 @@ pub trait ComputeApi: Send + Sync + Sized + 'static {
     /// Returns an error if the compiler rejects the text.
     fn compile(&self, op: &'static str, text: &str, source: &KernelSource<'_>) -> Result<Self::Kernel>;
 
+    /// Returns the work that computes a product by a library of the API, and the size of its workspace in bytes, or
+    /// `None` if no library computes it. The buffers of the work are A, B, C and the workspace, and it has no
+    /// parameters. Unlike a kernel, it also runs after a failed check. A device computes equal problems by the same
+    /// algorithm.
+    ///
+    /// # Errors
+    /// The error of the device.
+    fn library_product(&self, op: &'static str, problem: &LibraryProduct) -> Result<Option<(Self::Kernel, usize)>> {
+        let _ = (op, problem);
+        Ok(None)
+    }
+
     /// Runs dispatches in their order. With `copies_status`, also copies the status, which
     /// [`read_status`](ComputeApi::read_status) reads before any other submission that copies it.
     ///
@@ -188,6 +200,29 @@ pub struct OptionalFeatures {
     /// Whether the language has the functions `h_multiply_units_f16` and `h_multiply_units_bf16`. Subgroups then have
     /// 32 invocations.
     pub matrix_units: bool,
+    /// Whether [`ComputeApi::library_product`] computes products.
+    pub library_products: bool,
+}
+
+/// A batch of products C = A·B of matrices A `[m, k]`, B `[k, n]` and C `[m, n]`, whose rows follow each other without
+/// gaps. C is `f32` for factors of half precision, otherwise it has the dtype of the factors.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct LibraryProduct {
+    /// The dtype of the factors: `f16`, `bf16`, `f32` or `f64`.
+    pub factors: DType,
+    /// m, n and k.
+    pub sizes: [usize; 3],
+    /// The number of products.
+    pub batch: usize,
+    /// Whether all products have the same A, or B. Otherwise the matrices of a batch follow each other without gaps.
+    pub is_shared: [bool; 2],
+    /// The offsets of A and B in their buffers in bytes, multiples of [`LibraryProduct::ALIGNMENT`].
+    pub offsets: [usize; 2],
+}
+
+impl LibraryProduct {
+    /// The alignment of matrices in bytes.
+    pub const ALIGNMENT: usize = 256;
 }
 
 /// A dispatch of a compiled kernel `K` whose buffers are known.

@@ -1,6 +1,6 @@
 //! [`DispatchList`]: the dispatches of a kernel while its family describes it.
 
-use crate::api::{ComputeApi, DeviceLimits, PARAMETER_BYTES};
+use crate::api::{ComputeApi, DeviceLimits, LibraryProduct, PARAMETER_BYTES};
 use crate::description::{DispatchDescription, KernelDescription};
 use crate::operand::DeviceOperands;
 use crate::shader::{BufferRef, KernelFeatures, KernelSource, Parameters, ShaderBuilder};
@@ -15,6 +15,8 @@ pub(crate) struct DispatchList<'a> {
     operations: &'a CheckedOperations,
     /// The shaders with the names of their operations.
     shaders: Vec<(&'static str, ShaderBuilder)>,
+    /// The products of libraries that replace shaders, with the buffers of A, B and C.
+    products: Vec<(ShaderIndex, LibraryProduct, [BufferRef; 3])>,
     /// The shader and the parameters of every dispatch.
     dispatches: Vec<(ShaderIndex, Parameters)>,
     /// The sizes of the scratch buffers.
@@ -29,8 +31,8 @@ pub(crate) struct ShaderIndex(usize);
 impl<'a> DispatchList<'a> {
     /// Creates an empty list. `operations` numbers the operations whose checks can fail.
     pub(crate) fn new(features: KernelFeatures, operations: &'a CheckedOperations) -> DispatchList<'a> {
-        let (shaders, dispatches, scratch) = Default::default();
-        DispatchList { features, operations, shaders, dispatches, scratch, checks: 0 }
+        let (shaders, products, dispatches, scratch) = Default::default();
+        DispatchList { features, operations, shaders, products, dispatches, scratch, checks: 0 }
     }
 
     /// Adds a scratch buffer of at least `bytes` bytes. Its contents are undefined before the first dispatch writes it.
@@ -45,6 +47,17 @@ impl<'a> DispatchList<'a> {
         self.dispatches.push((index, shader.parameters.clone()));
         self.shaders.push((op, shader));
         index
+    }
+
+    /// Adds a product that a library computes, or else the shader. `buffers` are the buffers of A, B and C.
+    pub(crate) fn dispatch_product(
+        &mut self,
+        op: &'static str,
+        shader: ShaderBuilder,
+        (product, buffers): (LibraryProduct, [BufferRef; 3]),
+    ) {
+        let index = self.dispatch(op, shader);
+        self.products.push((index, product, buffers));
     }
 
     /// Adds a dispatch of a shader again, with other values of its parameters.
@@ -86,22 +99,19 @@ impl<'a> DispatchList<'a> {
     }
 
     /// Compiles the kernels and returns the description. `operands` are the operands of the kernel. `compile` returns
-    /// the compiled form of a text.
+    /// the compiled form of a text, and `find_product` the work of a library and the size of its workspace.
     ///
     /// # Errors
     /// Returns an error if a text does not compile, or if a dispatch exceeds a limit of the device.
     pub(crate) fn compile<A: ComputeApi>(
-        self,
+        mut self,
         limits: DeviceLimits,
         operands: &DeviceOperands<'_>,
         compile: impl Fn(&'static str, &KernelSource<'_>) -> Result<Arc<A::Kernel>>,
+        find_product: impl Fn(&'static str, &LibraryProduct) -> Result<Option<(A::Kernel, usize)>>,
     ) -> Result<KernelDescription<A>> {
-        let bytes = |buffer: &BufferRef| match *buffer {
-            BufferRef::Operand(_) => operands.touched_bytes(*buffer),
-            BufferRef::Scratch(k) => self.scratch[k],
-        };
         let axis = limits.groups;
-        let compile = |&(op, ref shader): &(&'static str, ShaderBuilder)| {
+        let compile = |op: &'static str, shader: &ShaderBuilder| {
             let (groups, parameters, buffers) = (shader.groups, shader.parameters.bytes(), shader.buffers().len());
             if groups.div_ceil(axis) > axis || parameters > PARAMETER_BYTES || buffers > limits.bindings {
                 let reason = format!(
@@ -112,13 +122,29 @@ impl<'a> DispatchList<'a> {
             }
             compile(op, &shader.source(self.features))
         };
-        let compiled = self.shaders.iter().map(compile).collect::<Result<Vec<_>>>()?;
+        let mut compiled = Vec::with_capacity(self.shaders.len());
+        for (index, &(op, ref shader)) in self.shaders.iter().enumerate() {
+            let product = self.products.iter().find(|(replaced, ..)| replaced.0 == index);
+            let found = product.map(|(_, problem, _)| find_product(op, problem)).transpose()?.flatten();
+            compiled.push(match (product, found) {
+                (Some((_, _, [a, b, c])), Some((kernel, workspace))) => {
+                    self.scratch.push(workspace);
+                    (Arc::new(kernel), vec![*a, *b, *c, BufferRef::Scratch(self.scratch.len() - 1)])
+                }
+                _ => (compile(op, shader)?, shader.buffers()),
+            });
+        }
         let described = self.dispatches.into_iter().map(|(ShaderIndex(index), parameters)| {
             let (_, builder) = &self.shaders[index];
             let groups = [builder.groups.min(axis) as u32, builder.groups.div_ceil(axis) as u32];
-            DispatchDescription { kernel: compiled[index].clone(), parameters, buffers: builder.buffers(), groups }
+            let (kernel, buffers) = compiled[index].clone();
+            DispatchDescription { kernel, parameters, buffers, groups }
         });
         let dispatches: Vec<DispatchDescription<A>> = described.collect();
+        let bytes = |buffer: &BufferRef| match *buffer {
+            BufferRef::Operand(_) => operands.touched_bytes(*buffer),
+            BufferRef::Scratch(k) => self.scratch[k],
+        };
         let bytes = dispatches.iter().flat_map(|dispatch| &dispatch.buffers).map(bytes).sum();
         Ok(KernelDescription { dispatches, bytes, scratch: self.scratch, checks: self.checks })
     }

@@ -85,7 +85,8 @@ impl<A: ComputeApi> Gpu<A> {
         list: DispatchList<'_>,
         operands: &DeviceOperands<'_>,
     ) -> Result<KernelDescription<A>> {
-        list.compile(self.api.limits(), operands, |op, source| self.compile_kernel(op, source))
+        let compile = |op, source: &KernelSource<'_>| self.compile_kernel(op, source);
+        list.compile(self.api.limits(), operands, compile, |op, problem| self.api.library_product(op, problem))
     }
 
     /// Returns the compiled form of a kernel. Compiled kernels are cached by their text.

@@ -53,7 +53,7 @@ mod testing;
 mod transfer;
 
 pub use api::{
-    ComputeApi, DeviceLimits, DispatchBatch, MemoryMark, OptionalFeatures, PARAMETER_BYTES, PlanBuffer,
+    ComputeApi, DeviceLimits, DispatchBatch, LibraryProduct, MemoryMark, OptionalFeatures, PARAMETER_BYTES, PlanBuffer,
     PlannedDispatch, PlannedDispatches, RecordedDispatch, SubmissionFailure,
 };
 pub use backend::GpuBackend;

@@ -48,8 +48,9 @@ impl<A: ComputeApi> Gpu<A> {
         let fused = self.probe_fused_multiply_add().map_err(unavailable)?;
         let subgroups = self.probe_subgroups().map_err(unavailable)?;
         let native_f16 = self.probe_half_conversions().map_err(unavailable)?;
-        let matrix_units = subgroups && self.api.optional_features().matrix_units;
-        self.features.get_or_init(|| KernelFeatures { fused, subgroups, native_f16, matrix_units });
+        let optional = self.api.optional_features();
+        let (matrix_units, library_products) = (subgroups && optional.matrix_units, optional.library_products);
+        self.features.get_or_init(|| KernelFeatures { fused, subgroups, native_f16, matrix_units, library_products });
         Ok(())
     }
 

@@ -96,7 +96,7 @@ impl ComputeApi for TestApi {
     }
 
     fn optional_features(&self) -> OptionalFeatures {
-        OptionalFeatures { subgroups: false, f16: false, matrix_units: false }
+        OptionalFeatures { subgroups: false, f16: false, matrix_units: false, library_products: false }
     }
 
     fn failure(&self) -> &DeviceFailure {

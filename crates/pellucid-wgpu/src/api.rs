@@ -84,6 +84,7 @@ impl ComputeApi for WgpuApi {
             subgroups: features.contains(wgpu::Features::SUBGROUP),
             f16: features.contains(wgpu::Features::SHADER_F16),
             matrix_units: false,
+            library_products: false,
         }
     }
 

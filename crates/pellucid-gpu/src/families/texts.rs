@@ -24,14 +24,19 @@ use std::sync::Arc;
 
 /// The features of a device without any, with one, and with all.
 const FEATURES: [KernelFeatures; 5] = {
-    const NONE: KernelFeatures =
-        KernelFeatures { fused: false, subgroups: false, native_f16: false, matrix_units: false };
+    const NONE: KernelFeatures = KernelFeatures {
+        fused: false,
+        subgroups: false,
+        native_f16: false,
+        matrix_units: false,
+        library_products: false,
+    };
     [
         NONE,
         KernelFeatures { fused: true, ..NONE },
         KernelFeatures { subgroups: true, ..NONE },
         KernelFeatures { native_f16: true, ..NONE },
-        KernelFeatures { fused: true, subgroups: true, native_f16: true, matrix_units: false },
+        KernelFeatures { fused: true, subgroups: true, native_f16: true, ..NONE },
     ]
 };
 

@@ -75,6 +75,8 @@ pub struct KernelFeatures {
     pub native_f16: bool,
     /// Whether matrix units multiply tiles of `f16` and of `bf16`, and subgroups have 32 invocations.
     pub matrix_units: bool,
+    /// Whether a library computes large matrix products.
+    pub library_products: bool,
 }
 
 /// A buffer of a described dispatch.

@@ -3,6 +3,7 @@
 use super::array::{ArrayExprs, TiledArray};
 use super::registers::{TileBounds, UNROLLED_STEP, WIDE_PRODUCT_ITERATIONS, WorkgroupTile, is_narrow};
 use super::unit::MatrixUnit;
+use crate::api::LibraryProduct;
 use crate::dispatch_list::DispatchList;
 use crate::operand::{Bindings, DeviceArray};
 use crate::shader::{
@@ -177,6 +178,25 @@ impl TiledProduct<'_, '_> {
         let partial = list.scratch((count * plan.k_splits).saturating_mul(plan.tile.compute.size()));
         list.dispatch(self.op, self.multiply(&plan, Some(partial)));
         list.dispatch(self.op, self.combine(&plan, partial, count));
+    }
+
+    /// Adds the dispatches of a product that a library may compute from factors in the buffers `factors`. Another
+    /// dispatch applies the epilogue and stores the results, since a library writes its result even after a failed
+    /// check.
+    pub(crate) fn describe_by_library(
+        &self,
+        list: &mut DispatchList<'_>,
+        product: LibraryProduct,
+        factors: [BufferRef; 2],
+    ) {
+        let [m, n, k] = self.sizes;
+        let count = self.matrices() * m * n;
+        let plan = ProductPlan::new((self.dtype.compute(), None), self.matrices(), self.sizes);
+        let plan = ProductPlan { k_splits: 1, split_depth: k.next_multiple_of(32), ..plan };
+        let sums = list.scratch(count.saturating_mul(plan.tile.compute.size()));
+        let shader = self.multiply(&plan, Some(sums));
+        list.dispatch_product(self.op, shader, (product, [factors[0], factors[1], sums]));
+        list.dispatch(self.op, self.combine(&plan, sums, count));
     }
 
     /// Returns the dispatch that computes the product, or its splits in `partial`.
