@@ -1,7 +1,8 @@
 //! The CUDA backend of Pellucid.
 //!
 //! The libraries of CUDA are loaded at run time: the driver (`libcuda`), NVRTC (`libnvrtc`), which compiles kernels,
-//! and cuBLASLt (`libcublasLt`), if it exists, for large matrix products. A program that is built with this crate runs on machines without them.
+//! and cuBLASLt (`libcublasLt`), if it exists, for large matrix products. A program that is built with this crate
+//! runs on machines without them.
 //!
 //! Most users need the crate `pellucid`. [`CudaDriver`] opens devices; [`Cuda`] runs kernels. The kernels, and
 //! everything about a device except the calls of CUDA, are in the crate `pellucid-gpu`.

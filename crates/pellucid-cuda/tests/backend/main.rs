@@ -9,6 +9,7 @@
 mod failures;
 mod harness;
 mod pool;
+mod products;
 #[path = "../contract/symbols.rs"]
 mod symbols;
 mod uploads;
