@@ -1,9 +1,10 @@
 //! [`PreparedGraph`]: the dispatches of a plan as one CUDA graph.
 //!
-//! Every kernel is a node with the node before it as its dependency, and every product of the library a child graph, so the graph runs the plan in its order.
-//! A node after the last check copies the status to the host, which reads it while the device runs the rest of the
-//! graph. The graph is instantiated and uploaded in the first launch. Every other launch is one call of the driver,
-//! unless the memory of a slot has changed: the arguments of the nodes that use the slot are then set again.
+//! Every kernel is a node with the node before it as its dependency, and every product of the library a child graph,
+//! so the graph runs the plan in its order. A node after the last check copies the status to the host, which reads it
+//! while the device runs the rest of the graph. The graph is instantiated and uploaded in the first launch. Every
+//! other launch is one call of the driver, unless the memory of a slot has changed: the arguments of the nodes that
+//! use the slot are then set again.
 //!
 //! Without graphs, a launch is a loop over the dispatches, with the same results.
 
@@ -249,6 +250,11 @@ impl PreparedGraph {
     }
 }
 
+/// Returns the number of dependencies of a node that runs after `previous`, if it is not null.
+fn dependency_count(previous: sys::CUgraphNode) -> usize {
+    usize::from(!previous.is_null())
+}
+
 impl ExecutableGraph {
     /// Creates an empty graph.
     fn new(context: &Arc<Context>) -> Result<ExecutableGraph> {
@@ -266,7 +272,7 @@ impl ExecutableGraph {
         parameters: &sys::CUDA_KERNEL_NODE_PARAMS,
     ) -> Result<sys::CUgraphNode> {
         let mut node = null_mut();
-        let count = usize::from(!previous.is_null());
+        let count = dependency_count(previous);
         // SAFETY: the pointer to the result is valid for a write, and `previous` is a node of the graph. The driver
         // copies the parameters and the arguments to which they point.
         let result =
@@ -289,7 +295,7 @@ impl ExecutableGraph {
             unsafe { product.enqueue(memory, stream) }
         })?;
         let mut node = null_mut();
-        let count = usize::from(!previous.is_null());
+        let count = dependency_count(previous);
         // SAFETY: the pointer to the result is valid for a write, `previous` is a node of the graph, and the driver
         // copies the child graph.
         let result = unsafe {

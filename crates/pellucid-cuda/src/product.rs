@@ -32,7 +32,7 @@ unsafe impl Send for LtLibrary {}
 unsafe impl Sync for LtLibrary {}
 
 /// Returns the error of a call of cuBLASLt.
-fn check(context: &Context, op: &'static str, status: Status) -> Result<()> {
+fn check_status(context: &Context, op: &'static str, status: Status) -> Result<()> {
     match status {
         Status::CUBLAS_STATUS_SUCCESS => Ok(()),
         Status::CUBLAS_STATUS_ALLOC_FAILED => Err(Error::out_of_memory(MAX_WORKSPACE)),
@@ -58,7 +58,7 @@ impl LtLibrary {
         context.enter()?;
         let mut handle = null_mut();
         // SAFETY: the pointer to the result is valid for a write.
-        check(context, "matmul", unsafe { lt::cublasLtCreate(&raw mut handle) })?;
+        check_status(context, "matmul", unsafe { lt::cublasLtCreate(&raw mut handle) })?;
         let allows_tf32 = std::env::var_os(TF32_VARIABLE).is_some_and(|value| value == "1");
         Ok(LtLibrary { context: context.clone(), handle, allows_tf32 })
     }
@@ -129,7 +129,7 @@ impl LtProduct {
         };
         // SAFETY: the pointer to the result is valid for a write.
         let created = unsafe { lt::cublasLtMatmulDescCreate(&raw mut product.description, compute, result) };
-        check(&library.context, op, created)?;
+        check_status(&library.context, op, created)?;
         let matrices =
             [(factors, [n, k], problem.is_shared[1]), (factors, [k, m], problem.is_shared[0]), (result, [n, m], false)];
         for (layout, (element, [rows, columns], is_shared)) in product.layouts.iter_mut().zip(matrices) {
@@ -144,7 +144,7 @@ impl LtProduct {
         let mut preference = null_mut();
         // SAFETY: the pointer to the result is valid for a write.
         let created = unsafe { lt::cublasLtMatmulPreferenceCreate(&raw mut preference) };
-        check(&self.library.context, self.op, created)?;
+        check_status(&self.library.context, self.op, created)?;
         let attribute = lt::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
         let [b, a, c] = self.layouts;
         let mut found = std::mem::MaybeUninit::<lt::cublasLtMatmulHeuristicResult_t>::uninit();
@@ -175,7 +175,7 @@ impl LtProduct {
         if status == Status::CUBLAS_STATUS_NOT_SUPPORTED {
             return Ok(false);
         }
-        check(&self.library.context, self.op, status)?;
+        check_status(&self.library.context, self.op, status)?;
         if count == 0 {
             return Ok(false);
         }
@@ -197,8 +197,8 @@ impl LtProduct {
     ///
     /// # Safety
     /// * Context: the context of the library and of the stream is current.
-    /// * Memory: `memory` are the addresses of the buffers of A, B and C, which contain the matrices of the problem, and
-    ///   of a workspace. They stay allocated until the work of the stream is done.
+    /// * Memory: `memory` are the addresses of the buffers of A, B and C, which contain the matrices of the problem,
+    ///   and of a workspace. They stay allocated until the work of the stream is done.
     pub(crate) unsafe fn enqueue(&self, memory: [CUdeviceptr; 4], stream: CUstream) -> Result<()> {
         let [a, b, c, workspace] = memory;
         let [a, b] = [(a, self.offsets[0]), (b, self.offsets[1])].map(|(address, offset)| address + offset as u64);
@@ -231,7 +231,7 @@ impl LtProduct {
                 stream.cast(),
             )
         };
-        check(&self.library.context, self.op, status)
+        check_status(&self.library.context, self.op, status)
     }
 }
 
@@ -246,7 +246,7 @@ fn batched_layout(
     // SAFETY: the pointer to the result is valid for a write.
     let created =
         unsafe { lt::cublasLtMatrixLayoutCreate(&raw mut layout, element, rows as u64, columns as u64, rows as i64) };
-    check(&library.context, op, created)?;
+    check_status(&library.context, op, created)?;
     let (count, stride) = (batch as i32, stride as i64);
     let attributes: [(_, *const c_void, usize); 2] = [
         (lt::cublasLtMatrixLayoutAttribute_t::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, (&raw const count).cast(), 4),
@@ -262,7 +262,7 @@ fn batched_layout(
         if set != Status::CUBLAS_STATUS_SUCCESS {
             // SAFETY: the layout exists and is destroyed once.
             let _ = unsafe { lt::cublasLtMatrixLayoutDestroy(layout) };
-            check(&library.context, op, set)?;
+            check_status(&library.context, op, set)?;
         }
     }
     Ok(layout)

@@ -13,7 +13,8 @@ use crate::{context_call, driver_call, plain_call};
 
 const NAME: &str = "Pellucid test device (no GPU)";
 
-/// Returns the value of an attribute, 0 for one that the device lacks. `architecture` is its compute capability, such as 90.
+/// Returns the value of an attribute, 0 for one that the device lacks. `architecture` is its compute capability, such
+/// as 90.
 fn attribute_value(attribute: u32, architecture: u32) -> c_int {
     if attribute == Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as u32 {
         return (architecture / 10) as c_int;
