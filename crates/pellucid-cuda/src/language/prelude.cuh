@@ -158,6 +158,8 @@ template <> METHOD f32 bitcast<f32>(u32 x) { return __uint_as_float(x); }
 template <class To> METHOD To bitcast(i32 x) { return bitcast<To>(u32(x)); }
 template <class To> METHOD To bitcast(f32 x) { return bitcast<To>(__float_as_uint(x)); }
 
+// A `select` that loads `b` only if the condition is true.
+#define select_loaded(a, b, condition) ((condition) ? (b) : (a))
 template <class T> METHOD T select(T a, T b, bool condition) { return condition ? b : a; }
 METHOD i32 select(i32 a, int b, bool condition) { return condition ? i32(b) : a; }
 METHOD i32 select(int a, i32 b, bool condition) { return condition ? b : i32(a); }

@@ -152,12 +152,18 @@ fn most_instructions_of_large_products_multiply() {
         let loops = assembly::loops(&assembly);
         let share = assembly::multiply_add_share(&loops, 4);
         let shared_loads = loops.iter().map(|counts| counts.shared_loads).max().unwrap_or(0);
-        let factors = if is_aligned(text) { "aligned" } else { "other" };
+        // The windows of a convolution have divisions by the sizes of axes in the loop.
+        let is_convolution = text.matches(" % params[").count() > 8;
+        let factors = match (is_aligned(text), is_convolution) {
+            (true, _) => "aligned factors",
+            (false, false) => "other factors",
+            (false, true) => "windows",
+        };
         println!(
-            "{factors} factors, {architecture}: {share:.2} of the instructions are multiply-adds, {} registers, \
+            "{factors}, {architecture}: {share:.2} of the instructions are multiply-adds, {} registers, \
              {shared_loads} loads from shared memory",
             compiled.registers
         );
-        assert!(share >= if is_aligned(text) { 0.7 } else { 0.6 }, "{architecture}: {loops:?}");
+        assert!(share >= if is_convolution { 0.6 } else { 0.7 }, "{architecture}: {loops:?}");
     }
 }

@@ -61,6 +61,10 @@ use std::sync::LazyLock;
 /// The expression of the number of work items.
 pub(crate) const ITEM_COUNT: &str = "params[0]";
 
+/// The name of a `select` whose second argument loads an element that may not exist if the third argument is false. A
+/// language with branches in expressions skips the load.
+pub(crate) const SELECT_LOADED: &str = "select_loaded";
+
 /// The number of invocations of a workgroup.
 pub const WORKGROUP: u32 = 64;
 
@@ -290,6 +294,8 @@ pub trait Language {
 /// | `group` | the index of the workgroup: x + y·(number of workgroups along x) |
 /// | `thread` | [`WORKGROUP`]·`group` + `local` |
 /// | `subgroup_size` | the number of invocations of a subgroup, if `has_subgroup_size` is true |
+///
+/// `select_loaded(a, b, c)` is `select(a, b, c)` in WGSL. A language may skip the load in b if c is false.
 ///
 /// If `item` is a name, an invocation whose `item` is not less than `params[0]` then returns.
 #[derive(Clone, Debug)]

@@ -1,9 +1,10 @@
 //! [`Wgsl`]: kernels in WGSL.
 
-use super::{BindingUse, ITEM_COUNT, KernelSource, Language, ROUND_F16, WORKGROUP};
+use super::{BindingUse, ITEM_COUNT, KernelSource, Language, ROUND_F16, SELECT_LOADED, WORKGROUP};
 use std::fmt::Write;
 
-/// The language WGSL. The body and the library functions are printed unchanged.
+/// The language WGSL. The body and the library functions are printed unchanged, except for the name of
+/// `select_loaded`.
 ///
 /// Group 0 contains the parameters and the status buffer. Group 1 contains the buffers of the operands.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +51,7 @@ impl Language for Wgsl {
         if let Some(item) = source.item {
             let _ = writeln!(text, "    if ({item} >= {ITEM_COUNT}) {{ return; }}");
         }
-        text.push_str(source.body);
+        text.push_str(&source.body.replace(SELECT_LOADED, "select"));
         text.push_str("}\n");
         match text.contains(ROUND_F16) {
             true => format!("enable f16;\n{text}"),

@@ -1,7 +1,7 @@
 //! [`TiledArray`]: an operand of a tiled product, and the expressions of its offsets.
 
 use crate::operand::DeviceArray;
-use crate::shader::{ElementRef, ShaderBuilder, digits, wgsl_type};
+use crate::shader::{ElementRef, SELECT_LOADED, ShaderBuilder, digits, wgsl_type};
 use pellucid_ir::{Compute, are_one_axis};
 
 /// One digit of a row, a column or a k index in mixed radix.
@@ -276,7 +276,7 @@ impl ArrayExprs {
         }
         let (is_valid, offset) = valid_offset(shader, &conditions.join(" && "), &offset);
         let value = self.first.elements.as_type(compute).load(shader, &offset);
-        shader.line(format!("{target} = select({}(), {value}, {is_valid});", wgsl_type(compute)));
+        shader.line(format!("{target} = {SELECT_LOADED}({}(), {value}, {is_valid});", wgsl_type(compute)));
     }
 
     /// Adds the lines that assign four neighbouring elements to `targets`, or 0 if they are outside the array. The
@@ -292,7 +292,7 @@ impl ArrayExprs {
         let (is_valid, offset) = valid_offset(shader, &condition, &format!("{} + {}", row.offset, column.offset));
         let values = self.first.elements.as_type(compute).load_quad(shader, &offset);
         for (target, value) in targets.iter().zip(values) {
-            shader.line(format!("{target} = select({}(), {value}, {is_valid});", wgsl_type(compute)));
+            shader.line(format!("{target} = {SELECT_LOADED}({}(), {value}, {is_valid});", wgsl_type(compute)));
         }
     }
 }
