@@ -269,7 +269,11 @@ unsafe fn run_chain(chain: &[ScheduledInstr], addresses: &[*mut u8], tile: &Tile
         };
         for instr in chain {
             let op = instr.fused.unwrap_unchecked();
-            let into = if op.is_stored { address(instr.result) } else { std::ptr::null_mut() };
+            let into = match op.stores_common {
+                Some(common) => address(common),
+                None if op.is_stored && !op.is_deferred => address(instr.result),
+                None => std::ptr::null_mut(),
+            };
             let mut non_temporal = streams && op.can_stream;
             if non_temporal && first_streamed.is_null() {
                 first_streamed = into;

@@ -196,7 +196,36 @@ impl Fusion<'_> {
             // A loop that ends before the selection computes both operands.
             op.skip = op.skip.filter(|&distance| k + (distance as usize) < count);
         }
+        self.defer_stores(&mut ops, instrs);
         ops
+    }
+
+    /// Moves the stores of the first operands of selections with a shortcut to the comparisons: blocks that skip do not
+    /// read the operand from memory, so they need not store it. `ops` are the first instructions of `instrs`.
+    fn defer_stores(&self, ops: &mut [FusedOp], instrs: &[ScheduledInstr]) {
+        for comparison in 0..ops.len() {
+            let FusedOp { skip: Some(distance), chain_start: None, .. } = ops[comparison] else { continue };
+            let Some(Shortcut { common, .. }) = instrs[comparison].shortcut else { continue };
+            let Some(producer) = instrs[..comparison].iter().rposition(|instr| instr.result == common) else {
+                continue;
+            };
+            // All reads are in registers before the comparison, or in the skipped instructions and the selection.
+            let selection = comparison + distance as usize;
+            let reads = instrs[producer + 1..=selection].iter().flat_map(ScheduledInstr::operands);
+            let is_in_registers = |op: &FusedOp| {
+                let tests_registers = matches!(op.instr, FusedInstr::IsNan(_) | FusedInstr::IsFinite(_));
+                op.chain_start.is_none() && (tests_registers || !op.operands.contains(&common))
+            };
+            let stays_in_registers = ops[producer + 1..=comparison].iter().all(is_in_registers);
+            let op = &ops[producer];
+            if op.is_stored
+                && !op.is_deferred
+                && stays_in_registers
+                && reads.filter(|&&slot| slot == common).count() == self.reads[common as usize]
+            {
+                (ops[producer].is_deferred, ops[comparison].stores_common) = (true, Some(common));
+            }
+        }
     }
 
     /// Returns a comparison of a shortcut as part of a fused loop. The values in registers, which are in slot `last`,
@@ -276,6 +305,8 @@ impl Fusion<'_> {
             operands,
             granularity,
             is_stored: true,
+            is_deferred: false,
+            stores_common: None,
             can_stream: false,
             reduction: None,
             skip: None,

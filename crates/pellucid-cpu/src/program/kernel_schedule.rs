@@ -120,6 +120,10 @@ pub(crate) struct FusedOp {
     pub(crate) granularity: [Granularity; 2],
     /// Whether the result is written to memory, because an instruction other than the next one in the loop reads it.
     pub(crate) is_stored: bool,
+    /// Whether a later comparison of a [`Shortcut`] writes the result instead, in blocks that do not skip.
+    pub(crate) is_deferred: bool,
+    /// For such a comparison: the slot of the values in registers, which it writes unless the block skips.
+    pub(crate) stores_common: Option<ValueSlot>,
     /// Whether the chain ends with this instruction, and the result is a direct output that no instruction reads.
     pub(crate) can_stream: bool,
     /// The reduction that accumulates the last result of the loop.

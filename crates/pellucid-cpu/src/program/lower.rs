@@ -37,7 +37,8 @@ impl PreparedProgram {
         let inputs = lowering.lower_inputs(&outputs);
         let ProgramLowering { steps, sizes, .. } = lowering;
         let uniforms = program.uniforms.clone();
-        let single = single_instr(&inputs, &steps, &outputs, &sizes);
+        let single =
+            single_instr(&inputs, &steps, &outputs, &sizes).or_else(|| half_precision_sign(program, Isa::best()));
         let constant = match &outputs[..] {
             [o] if steps.is_empty() && o.store.is_none() => (o.slot as usize).checked_sub(inputs.len()),
             _ => None,
@@ -258,6 +259,24 @@ fn single_instr(
     }
     let in_place = step.fusable.filter(|(opcode, _)| opcode.is_arithmetic());
     Some(SingleInstr { kernel: step.kernel, in_place, args, size: output.size })
+}
+
+/// Returns the only step of a program that changes the sign of half-precision numbers: the loop changes the bits in
+/// memory, without conversions.
+fn half_precision_sign(program: &Program, isa: Isa) -> Option<SingleInstr> {
+    let ([input], [step], [output]) = (&program.inputs[..], &program.steps[..], &program.outputs[..]) else {
+        return None;
+    };
+    let is_half = matches!(input.storage, DType::F16 | DType::BF16) && output.storage == input.storage;
+    let is_direct = step.args[..] == [formula::InstructionOperand::Input(0)] && output.value == step.into;
+    let Op::Unary(op) = step.op else { return None };
+    if !is_half || !is_direct || input.per_row || output.per_row {
+        return None;
+    }
+    let kernel = KernelFn::Unary(loops::half_precision_sign(op, isa)?);
+    let size = input.storage.size();
+    let args = [SingleArg::Input(0, size as u8), SingleArg::None];
+    Some(SingleInstr { kernel, in_place: None, args, size })
 }
 
 /// Returns every form of a loop of three operands. The argument of `form` states which operands are tiles.

@@ -96,7 +96,7 @@ pub(crate) enum SingleArg {
     Uniform(u8),
 }
 
-/// The only instruction of a program whose loads and stores need no conversion.
+/// The only instruction of a program whose loads and stores need no conversion, or are part of its loop.
 pub(crate) struct SingleInstr {
     /// The loop: unary or binary.
     pub(crate) kernel: KernelFn,

@@ -2,6 +2,7 @@
 
 use super::loop_element::{LoopElement, MaskByte};
 use super::unary::{UnaryLoop, narrow_loop, vector_loop};
+use pellucid_ir::formula::Unary;
 use pellucid_ir::{Compute, DType};
 use pellucid_simd::Isa;
 use pellucid_simd::math::half::{BF16, F16, int_round_to_odd, round_to_odd};
@@ -177,6 +178,25 @@ fn cast_loop<S: LoopElement + Cast<T>, T: LoopElement>(isa: Isa) -> UnaryLoop {
         vector_loop::<S, CastTo<T>>(isa)
     } else {
         narrow_loop::<S, CastTo<T>>(isa)
+    }
+}
+
+/// The function that changes bit 15 of a half-precision number, its sign: inverts it if INVERT, otherwise clears it.
+struct HalfPrecisionSign<const INVERT: bool>;
+impl<const INVERT: bool> Function<BF16> for HalfPrecisionSign<INVERT> {
+    type Out = BF16;
+    #[inline(always)]
+    fn at(x: BF16) -> BF16 {
+        BF16(if INVERT { x.0 ^ 0x8000 } else { x.0 & 0x7fff })
+    }
+}
+
+/// Returns the loop of −x or |x| on the bits of `f16` or `bf16`, or `None` for other operations.
+pub(crate) fn half_precision_sign(op: Unary, isa: Isa) -> Option<UnaryLoop> {
+    match op {
+        Unary::Neg => Some(vector_loop::<BF16, HalfPrecisionSign<true>>(isa)),
+        Unary::Abs => Some(vector_loop::<BF16, HalfPrecisionSign<false>>(isa)),
+        _ => None,
     }
 }
 

@@ -47,7 +47,7 @@ mod tests;
 
 pub(crate) use arg::{ArgLoop, argmax, argmin};
 pub(crate) use binary::{BinaryLoop, OperandForm, binary};
-pub(crate) use convert::{convert, round, store};
+pub(crate) use convert::{convert, half_precision_sign, round, store};
 pub(crate) use fold::{FoldLoops, FoldOp, LANES, ROWS, fold};
 pub(crate) use fused::{ChainLoop, FusedOperands, chain};
 pub(crate) use fused_instr::{Comparison, FusedInstr, MaskUpdate, Opcode};

@@ -37,6 +37,9 @@ use std::sync::Arc;
 /// The number of results that are finished and stored together.
 const RESULTS: usize = 512;
 
+/// The minimum number of sequences of one value that are reduced as columns. Fewer sequences cost less one by one.
+const MIN_SINGLE_VALUES: usize = if cfg!(test) { 16 } else { 256 };
+
 /// The operation that reduces a sequence.
 #[derive(Clone, Copy)]
 enum PreparedReduction {
@@ -155,7 +158,7 @@ fn reduce_to(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>) -> R
         }
         None => result,
     };
-    let reduction = SequenceReduction {
+    let mut reduction = SequenceReduction {
         program,
         params: &kernel.params,
         operation,
@@ -172,6 +175,11 @@ fn reduce_to(kernel: &Reduce, inputs: &[Operand<'_>], output: &Operand<'_>) -> R
     };
     if reduction.reduce_pairs() {
         return Ok(());
+    }
+    if length == 1 && count >= MIN_SINGLE_VALUES {
+        // Sequences of one value are the columns of one row.
+        let strides = (0..=inputs.len()).map(|_| 0).collect();
+        reduction.reduced.push(StridedAxis { len: 1, strides });
     }
     if reduction.prefers_columns(inputs.len()) {
         return reduction.reduce_columns();
@@ -259,11 +267,13 @@ fn fold_op(op: ReduceOp) -> Option<loops::FoldOp> {
 
 impl SequenceReduction<'_> {
     /// Returns true if the innermost kept axis has smaller strides than the innermost reduced axis, summed over the
-    /// inputs.
+    /// inputs, or if every sequence is one value.
     fn prefers_columns(&self, inputs: usize) -> bool {
         let (Some(kept), Some(reduced)) = (self.kept.last(), self.reduced.last()) else { return false };
         let total_stride = |a: &StridedAxis| a.strides[..inputs].iter().map(|s| s.unsigned_abs()).sum::<usize>();
-        self.length > 0 && kept.len >= 4 && total_stride(kept) > 0 && total_stride(kept) < total_stride(reduced)
+        // The axis of sequences of one value exists only if they are reduced as columns.
+        let is_closer = self.length == 1 || total_stride(kept) < total_stride(reduced);
+        self.length > 0 && kept.len >= 4 && total_stride(kept) > 0 && is_closer
     }
 
     /// Returns the estimated work per value, in bytes of memory traffic.

@@ -88,7 +88,7 @@ fn selections_match_the_reference() {
 }
 
 /// Formulas that compute an expensive value where their condition is false, and the number of their shortcuts.
-fn formulas_with_shortcuts() -> [(&'static Formula, usize); 6] {
+fn formulas_with_shortcuts() -> [(&'static Formula, usize); 8] {
     [
         (formula!(|x, y; k| x.abs().lt(k + 100.0).select(x * y + 1.0, (x - y).sqrt() * y - 0.5)), 1),
         (formula!(|x, y; k| (x.lt(k) & y.le(k)).select(x, (x / y).sqrt() + (y * x).exp())), 1),
@@ -111,20 +111,42 @@ fn formulas_with_shortcuts() -> [(&'static Formula, usize); 6] {
         ),
         // Too cheap.
         (formula!(|x, y; k| x.lt(k).select(x * y, x + y)), 0),
+        // Blocks that do not skip store the common value, which the expensive value reads.
+        (
+            formula!(|x, y; k| {
+                let common = x + k * (y - x);
+                common.lt(k + 100.0).select(common, (x / y).sqrt() + common * y)
+            }),
+            1,
+        ),
+        // The common value is stored for another instruction.
+        (
+            formula!(|x, y; k| {
+                let common = x + k * (y - x);
+                common.lt(k + 100.0).select(common, (x / y).sqrt() + common * y) * common
+            }),
+            1,
+        ),
     ]
 }
 
 #[test]
 fn shortcuts_match_the_reference() {
     let rng = &mut Rng(43);
-    for round in 0..240 {
-        let (formula, shortcuts) = formulas_with_shortcuts()[round % 6];
-        let dtype = [DType::F32, DType::F64][round / 6 % 2];
+    for round in 0..320 {
+        let (formula, shortcuts) = formulas_with_shortcuts()[round % 8];
+        let dtype = [DType::F32, DType::F64][round / 8 % 2];
         let program = formula.uniform_program(dtype).unwrap();
         let prepared = PreparedProgram::for_program(program).unwrap();
         let schedule = prepared.schedule(&|_| Granularity::PerElement);
         let skips = schedule.instrs.iter().filter(|i| i.fused.is_some_and(|op| op.skip.is_some())).count();
         assert_eq!(skips, shortcuts, "{formula}");
+        let deferred = schedule.instrs.iter().filter(|i| i.fused.is_some_and(|op| op.stores_common.is_some())).count();
+        match round % 8 {
+            6 => assert_eq!(deferred, 1, "{formula}"),
+            7 => assert_eq!(deferred, 0, "{formula}"),
+            _ => {}
+        }
         let shape = [vec![5], vec![128], vec![700], vec![3, 150], vec![9, 20], vec![2, 1025]][rng.below(6)].clone();
         let mut inputs: Vec<TestArray> = (0..2)
             .map(|_| match round % 3 {

@@ -280,8 +280,9 @@ pub(in crate::ops) fn interpolate(a: Expr, b: Expr, w: Expr) -> Expr {
 /// Returns the linear interpolation of a and b with weight w: the nearer end plus a part of b − a.
 fn interpolate_from((end, part): (Expr, Expr), a: Expr, b: Expr, w: Expr) -> Expr {
     let value = end + part * (b - a);
-    // Two equal infinities have no difference.
-    let rise = a.eq(b).select(0.0, b - a);
+    // Two equal infinities have no difference. The rare case computes b − a in another form, so that the common case
+    // keeps its difference in registers.
+    let rise = a.eq(b).select(0.0, -(a - b));
     let weighted = w.eq(0.0).select(a, w.eq(1.0).select(b, (1.0 - w) * a + w * b));
     value.is_finite().select(value, rise.is_finite().select(end + part * rise, weighted))
 }

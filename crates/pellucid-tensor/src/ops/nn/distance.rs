@@ -6,6 +6,7 @@ use crate::ops::call::axes::{check_reduction_rank, over};
 use crate::ops::call::check;
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::formula::{apply_rows, broadcast, full_range, map_sum, power};
+use crate::ops::primitive::concatenate::concatenate;
 use crate::ops::primitive::precision::in_single;
 use crate::ops::primitive::{copy, create, gather, precision, view};
 use crate::ops::reduce::reductions;
@@ -162,12 +163,36 @@ pub fn pdist(x: &Tensor, p: f64) -> Result<Tensor> {
     let x = &precision::cast_operand("pdist", x)?;
     let count = x.shape()[0];
     let pairs = count as u128 * count.saturating_sub(1) as u128 / 2;
-    let pairs = usize::try_from(pairs).map_err(|_| Error::size_overflow())?;
-    let each = (0..count as i64).flat_map(|i| (i + 1..count as i64).map(move |j| i * count as i64 + j));
-    let upper = create::from_host(&host_values(pairs, each)?, [pairs])?;
-    let all_distances = distances(x, x, p)?;
-    gather::index_select(&view::ravel(&all_distances)?, 0, &upper)
+    if usize::try_from(pairs).is_err() {
+        return Err(Error::size_overflow());
+    }
+    // The distances of the first points of `others`, which are `points`, to all later points of `others`.
+    let distances_to_later = |points: &Tensor, others: &Tensor| {
+        let (height, width) = (points.shape()[0], others.shape()[0]);
+        let pairs = height * width - height * (height + 1) / 2;
+        let each = (0..height).flat_map(|i| (i + 1..width).map(move |j| (i * width + j) as i64));
+        let upper = create::from_host(&host_values(pairs, each)?, [pairs])?;
+        gather::index_select(&view::ravel(&distances(points, others, p)?)?, 0, &upper)
+    };
+    if count < MIN_PDIST_ROWS {
+        return distances_to_later(x, x);
+    }
+    // Blocks of points with all points from their first one on: about half of all pairs are computed.
+    let rows = count.div_ceil(PDIST_BLOCKS);
+    let block = |first: usize| {
+        let others = view::narrow(x, 0, first, count - first)?;
+        distances_to_later(&view::narrow(&others, 0, 0, rows.min(count - first))?, &others)
+    };
+    let blocks = (0..count).step_by(rows).map(block).collect::<Result<Vec<_>>>()?;
+    concatenate(&blocks, 0)
 }
+
+/// The number of blocks of points of [`pdist`].
+const PDIST_BLOCKS: usize = 8;
+
+/// The minimum number of points for which [`pdist`] computes blocks. For fewer points, the additional kernels cost more
+/// than the pairs that are not needed.
+const MIN_PDIST_ROWS: usize = 256;
 
 /// Returns an error unless the order p is at least 0.
 fn check_order(op: &'static str, p: f64) -> Result<()> {

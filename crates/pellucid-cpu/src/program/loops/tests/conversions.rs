@@ -1,6 +1,7 @@
 //! Conversions between dtypes and compute types.
 
 use super::*;
+use pellucid_ir::formula::Unary;
 
 #[test]
 fn conversions_agree_on_every_isa() {
@@ -25,6 +26,32 @@ fn conversions_agree_on_every_isa() {
             });
         }
     }
+}
+
+#[test]
+fn signs_of_half_precision_change_without_conversion() {
+    for_each_isa(|isa| {
+        let negate = half_precision_sign(Unary::Neg, isa).unwrap();
+        let abs = half_precision_sign(Unary::Abs, isa).unwrap();
+        assert!(half_precision_sign(Unary::Sqrt, isa).is_none());
+        for dtype in [DType::F16, DType::BF16] {
+            let from: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_ne_bytes).collect();
+            let in_f32 = |f: fn(f32) -> f32| -> Vec<u8> {
+                let value = |bits: u16| match dtype {
+                    DType::F16 => F16::from_f32(f(F16(bits).to_f32())).0,
+                    _ => BF16::from_f32(f(BF16(bits).to_f32())).0,
+                };
+                (0..=u16::MAX).flat_map(|bits| value(bits).to_ne_bytes()).collect()
+            };
+            for (run, expected) in [(negate, in_f32(|x| -x)), (abs, in_f32(f32::abs))] {
+                let mut got = vec![0; from.len()];
+                // SAFETY: both buffers have 2¹⁶ elements of two bytes and are disjoint. The instruction set is
+                // available.
+                unsafe { run.run(got.as_mut_ptr(), from.as_ptr(), 1 << 16) };
+                assert_same(dtype, &got, &expected, &format!("{dtype} {isa:?}"));
+            }
+        }
+    });
 }
 
 #[test]

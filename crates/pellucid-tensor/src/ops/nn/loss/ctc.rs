@@ -12,7 +12,7 @@ use crate::ops::primitive::{copy, create, fill, gather, view};
 use crate::ops::reduce::value_range;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::formula::Formula;
+use pellucid_ir::formula::{Expr, Formula};
 use pellucid_ir::{DType, Error, Result, formula};
 
 /// Options of [`ctc_loss`].
@@ -169,8 +169,8 @@ fn log_probability(
     for step in 1..if samples == 0 { 0 } else { steps } {
         let shifted = concatenate(&[&before_first, &prefixes], 1)?;
         let one = view::narrow(&shifted, 1, 1, width)?;
-        let two = arithmetic::where_(&skips, &view::narrow(&shifted, 1, 0, width)?, f64::NEG_INFINITY)?;
-        let reached = map(log_sum(), &[&prefixes, &one, &two], &[])?;
+        let two = view::narrow(&shifted, 1, 0, width)?;
+        let reached = map(log_sum_of_states(), &[&prefixes, &one, &two, &skips], &[])?;
         let of_step = |x: &Tensor| view::select(x, 0, step as isize);
         prefixes = map(advanced, &[&reached, &of_step(&scores)?, &prefixes, &of_step(&is_active)?], &[])?;
     }
@@ -228,13 +228,31 @@ fn unreachable() -> &'static Formula {
 /// NaN.
 fn log_sum() -> &'static Formula {
     formula! {
-        static log_sum(a, b, c) = {
-            let m = a.max(b).max(c);
-            let safe = m.eq(f64::NEG_INFINITY).select(0.0, m);
-            ((a - safe).exp() + (b - safe).exp() + (c - safe).exp()).ln() + safe
-        };
-        d a = g * y.eq(f64::NEG_INFINITY).select(0.0, (a - y.eq(f64::NEG_INFINITY).select(0.0, y)).exp());
-        d b = g * y.eq(f64::NEG_INFINITY).select(0.0, (b - y.eq(f64::NEG_INFINITY).select(0.0, y)).exp());
-        d c = g * y.eq(f64::NEG_INFINITY).select(0.0, (c - y.eq(f64::NEG_INFINITY).select(0.0, y)).exp());
+        static log_sum(a, b, c) = log_sum_exp(a, b, c);
+        d a = g * exp_of_difference(a, y);
+        d b = g * exp_of_difference(b, y);
+        d c = g * exp_of_difference(c, y);
     }
+}
+
+/// Returns the formula [`log_sum`], where c is −∞ unless the mask is true.
+fn log_sum_of_states() -> &'static Formula {
+    formula! {
+        static log_sum_of_states(a, b, c, skips: mask) = log_sum_exp(a, b, skips.select(c, f64::NEG_INFINITY));
+        d a = g * exp_of_difference(a, y);
+        d b = g * exp_of_difference(b, y);
+        d c = skips.select(g * exp_of_difference(c, y), 0.0);
+    }
+}
+
+/// Returns ln(eᵃ + eᵇ + eᶜ), or −∞ for three −∞.
+fn log_sum_exp(a: Expr, b: Expr, c: Expr) -> Expr {
+    let m = a.max(b).max(c);
+    let safe = m.eq(f64::NEG_INFINITY).select(0.0, m);
+    ((a - safe).exp() + (b - safe).exp() + (c - safe).exp()).ln() + safe
+}
+
+/// Returns e^(x − y), or 0 if y is −∞.
+fn exp_of_difference(x: Expr, y: Expr) -> Expr {
+    y.eq(f64::NEG_INFINITY).select(0.0, (x - y.eq(f64::NEG_INFINITY).select(0.0, y)).exp())
 }

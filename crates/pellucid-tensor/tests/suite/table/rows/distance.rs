@@ -21,6 +21,12 @@ fn cosine(a: &Nd, b: &Nd, i: usize) -> f64 {
     row(a, i).zip(row(b, i)).map(|(a, b)| a * b).sum::<f64>() / (norm(row(a, i), 2.0) * norm(row(b, i), 2.0))
 }
 
+/// Returns so many points that `pdist` computes several blocks of different sizes.
+fn points() -> Tensor {
+    let coordinates: Vec<f64> = (0..780).map(|i| f64::from((i * i * 7 + 3 * i) % 101) / 10.0).collect();
+    Tensor::from(&coordinates[..]).reshape([260, 3])
+}
+
 pub(super) fn rows() -> Vec<Row> {
     let pairs = || [real([2, 3]), real([2, 3])];
     let zero = || Tensor::zeros([2, 3], DType::F64);
@@ -100,6 +106,21 @@ pub(super) fn rows() -> Vec<Row> {
                 },
             )
             .floats_only()
+            .check("the distances of many points must be elements of cdist", || {
+                let (x, n) = (points(), points().shape()[0]);
+                let all = ops::cdist(&x, &x, 2.0)?.to_vec::<f64>();
+                let upper = (0..n).flat_map(|i| (i + 1..n).map(move |j| i * n + j)).map(|k| all[k].to_bits());
+                Ok(ops::pdist(&x, 2.0)?.to_vec::<f64>().into_iter().map(f64::to_bits).eq(upper))
+            })
+            .check("the gradient of the sum of squares for n points must be 2n(x − mean x)", || {
+                let x = points().requires_grad_(true);
+                let squares = ops::mul(&ops::pdist(&x, 2.0)?, &ops::pdist(&x, 2.0)?)?;
+                ops::sum(&squares, ..)?.backward();
+                let n = x.shape()[0] as f64;
+                let expected = ops::mul(&ops::sub(&x, x.mean(0))?, 2.0 * n)?;
+                let differences = ops::sub(x.grad().expect("x must have a gradient"), &expected)?;
+                Ok(differences.to_vec::<f64>().into_iter().all(|d| d.abs() < 1e-8 * n))
+            })
             .check("one point must have no pairs", || {
                 Ok(ops::pdist(&Tensor::zeros([1, 2], DType::F32), 2.0)?.size() == 0)
             })
