@@ -21,7 +21,7 @@ fn cosine(a: &Nd, b: &Nd, i: usize) -> f64 {
     row(a, i).zip(row(b, i)).map(|(a, b)| a * b).sum::<f64>() / (norm(row(a, i), 2.0) * norm(row(b, i), 2.0))
 }
 
-/// Returns so many points that `pdist` computes several blocks of different sizes.
+/// Returns enough points for several blocks of `pdist` with different sizes.
 fn points() -> Tensor {
     let coordinates: Vec<f64> = (0..780).map(|i| f64::from((i * i * 7 + 3 * i) % 101) / 10.0).collect();
     Tensor::from(&coordinates[..]).reshape([260, 3])
