@@ -61,11 +61,8 @@ pub fn nextafter(a: &Tensor, b: &Tensor) -> Result<Tensor> {
             // u is half a unit in the last place of 1. For small numbers, the product u·size may underflow. Subnormals
             // have the constant spacing `spacing`; other small numbers are scaled by 1/u.
             let neighbour_of_large = a + towards * (more * size);
-            // The rare cases compute |a| and the direction in other forms, so that the common case keeps its values in
-            // registers. They differ only for a = ±0 and a = b, for which they are not read.
-            let (small_size, small_towards) = (a.max(-a), b.lt(a).select(-1.0, 1.0));
-            let scaled = u * (a / u + small_towards * (more * (small_size / u)));
-            let neighbour_of_small = small_size.le(low).select(a + small_towards * spacing, scaled);
+            let scaled = u * (a / u + towards * (more * (size / u)));
+            let neighbour_of_small = size.le(low).select(a + towards * spacing, scaled);
             let is_ordinary = size.ge(high) & size.lt(f64::INFINITY);
             let below_infinity = a.lt(0.0).select(-max_finite, max_finite);
             let next = is_ordinary.select(

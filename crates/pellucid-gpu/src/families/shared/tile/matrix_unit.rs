@@ -17,7 +17,7 @@
 //! results differ from the sums in the order of k in their last bits. They depend only on the shape of the product.
 
 use super::array::{ArrayExprs, FactorSide};
-use super::registers::{FactorLoader, SharedTile, TileBounds, WorkgroupTile};
+use super::registers::{ACCUMULATE, FactorLoader, SharedTile, TileBounds, WorkgroupTile};
 use super::unit::MatrixUnit;
 use crate::shader::{CollectLines, ShaderBuilder, values};
 use pellucid_ir::Compute;
@@ -45,18 +45,6 @@ struct UnitLane {
     /// The first row of the subgroup.
     first_row: String,
 }
-
-/// The loop over k.
-const ACCUMULATE: &str = "
-    for (var depth = $begin; depth < $end; depth = depth + $step) {
-        $load
-        // After the barrier, all invocations have read the previous tiles.
-        workgroupBarrier();
-        $store
-        workgroupBarrier();
-        $multiply
-    }
-";
 
 /// The loop over the steps of a shared tile.
 const STEPS: &str = "

@@ -170,7 +170,7 @@ impl<'a> FactorLoader<'a> {
 }
 
 /// The loop over k.
-const ACCUMULATE: &str = "
+pub(super) const ACCUMULATE: &str = "
     for (var depth = $begin; depth < $end; depth = depth + $step) {
         $load
         // After the barrier, all invocations have read the previous tiles.
