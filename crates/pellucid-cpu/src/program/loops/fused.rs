@@ -111,30 +111,35 @@ unsafe fn run_fused<V: FloatVector, const R: usize>(links: &[FusedOperands], sum
         // the end the remaining ones.
         let first_streamed = links.iter().find(|l| l.non_temporal);
         let has_masks = links.iter().any(|l| l.instr.gives_mask());
+        let has_shortcuts = links.iter().any(|l| l.skip.is_some());
         let mut partial = first_streamed.map_or(0, |l| l.into.cast::<V::Scalar>().align_offset(size_of::<V>()).min(n));
         loop {
             if partial > 0 {
-                fused_block::<V, 1, 0, false, true>(links, done, V::mask(partial));
+                fused_block::<V, 1, 0, false, true, false>(links, done, V::mask(partial));
                 done += partial;
             }
             while !sum.is_null() && n - done >= ROWS {
                 for lane in (0..LANES).step_by(V::LANES) {
-                    let v = fused_block::<V, 8, LANES, true, true>(links, done + lane, all);
+                    let v = fused_block::<V, 8, LANES, true, true, false>(links, done + lane, all);
                     let eight = v[0].add(v[1]).add(v[2].add(v[3])).add(v[4].add(v[5]).add(v[6].add(v[7])));
                     V::load(sum.add(lane)).add(eight).store(sum.add(lane));
                 }
                 done += ROWS;
             }
+            while has_shortcuts && n - done >= R * V::LANES {
+                fused_block::<V, R, 0, true, true, true>(links, done, all);
+                done += R * V::LANES;
+            }
             while has_masks && n - done >= R * V::LANES {
-                fused_block::<V, R, 0, true, true>(links, done, all);
+                fused_block::<V, R, 0, true, true, false>(links, done, all);
                 done += R * V::LANES;
             }
             while n - done >= R * V::LANES {
-                fused_block::<V, R, 0, true, false>(links, done, all);
+                fused_block::<V, R, 0, true, false, false>(links, done, all);
                 done += R * V::LANES;
             }
             while n - done >= V::LANES {
-                fused_block::<V, 1, 0, true, true>(links, done, all);
+                fused_block::<V, 1, 0, true, true, false>(links, done, all);
                 done += V::LANES;
             }
             if done == n {
@@ -185,8 +190,9 @@ impl<V: FloatVector, const STEP: usize, const FULL: bool> BlockPosition<V, STEP,
     }
 }
 
-/// Applies the instructions `links` to a block of R vectors and returns the last results. Comparisons are allowed only
-/// if MASKS. Without masks, the loop over the instructions needs fewer registers.
+/// Applies the instructions `links` to a block of R vectors and returns the last results. If SKIPS, the block takes the
+/// shortcuts of its comparisons; otherwise it applies all instructions, which has the same results. Comparisons are
+/// allowed only if MASKS. Without masks or shortcuts, the loop over the instructions needs fewer registers.
 ///
 /// # Safety
 /// * Contract: the clauses of [`ChainLoop`] hold.
@@ -194,7 +200,14 @@ impl<V: FloatVector, const STEP: usize, const FULL: bool> BlockPosition<V, STEP,
 /// * Aligned: if FULL, every vector of a non-temporal store is aligned to the vector size.
 /// * Masks: unless MASKS, [`FusedInstr::gives_mask`] is false for all instructions.
 #[inline(always)]
-unsafe fn fused_block<V: FloatVector, const R: usize, const STEP: usize, const FULL: bool, const MASKS: bool>(
+unsafe fn fused_block<
+    V: FloatVector,
+    const R: usize,
+    const STEP: usize,
+    const FULL: bool,
+    const MASKS: bool,
+    const SKIPS: bool,
+>(
     links: &[FusedOperands],
     start: usize,
     mask: V::Mask,
@@ -248,7 +261,8 @@ unsafe fn fused_block<V: FloatVector, const R: usize, const STEP: usize, const F
                 _ if link.instr.is_function() => v = apply_function(v, link.instr),
                 _ if MASKS && link.instr.gives_mask() => {
                     mask_of = compare_block(&v, mask_of, link, at);
-                    if let Some(distance) = link.skip.filter(|_| is_true_everywhere::<V, R>(&mask_of))
+                    if SKIPS
+                        && let Some(distance) = link.skip.filter(|_| is_true_everywhere::<V, R>(&mask_of))
                         && let Some(selection) = remaining.nth(distance as usize - 1)
                     {
                         link = selection;
