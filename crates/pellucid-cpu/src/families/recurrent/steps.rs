@@ -3,8 +3,8 @@
 use super::cell::{ActiveSequences, BackwardStep, CellStep, ForwardStep};
 use super::factors::StepWeights;
 use pellucid_gemm::Strided;
-use pellucid_ir::Result;
 use pellucid_ir::kernel::{GateBlock, Recurrent, RecurrentSizes, RnnMode};
+use pellucid_ir::{DType, Result};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
 use pellucid_runtime::threads::{self, SharedPtr};
@@ -317,6 +317,11 @@ impl<T: Float> RecurrentProblem<'_, T> {
         }
     }
 
+    /// Returns true if factors are rounded to `bf16`. Factors of `f16` are multiplied in `f32`, which is as fast.
+    fn rounds_factors(&self) -> bool {
+        self.kernel.half_factors == Some(DType::BF16)
+    }
+
     /// Packs the weight blocks. `view(ptr, rows)` returns the block of `rows` rows at `ptr` as the operand B of a
     /// product, with its number of columns and its size k.
     ///
@@ -332,8 +337,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
             let (matrix, size) = view(from, gates * hidden);
             // SAFETY: `matrix` is inside the weights `[G·H, P]`, and the processor supports the instruction set:
             // clauses *shape* and *isa* of the array contract, which the callers guarantee.
-            let weights =
-                unsafe { StepWeights::new(self.isa, matrix, size, self.sizes.batch, self.kernel.bf16_factors) }?;
+            let weights = unsafe { StepWeights::new(self.isa, matrix, size, self.sizes.batch, self.rounds_factors()) }?;
             Ok(PackedGateWeights { weights, first_block })
         };
         self.kernel.cell.weight_blocks().iter().map(pack_block).collect()
@@ -354,7 +358,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
         let (matrix, size) = view(self.projection.get());
         // SAFETY: `matrix` is the projection `[P, H]`, and the processor supports the instruction set: clauses *shape*
         // and *isa* of the array contract, which the callers guarantee.
-        unsafe { StepWeights::new(self.isa, matrix, size, self.sizes.batch, self.kernel.bf16_factors) }.map(Some)
+        unsafe { StepWeights::new(self.isa, matrix, size, self.sizes.batch, self.rounds_factors()) }.map(Some)
     }
 
     /// Calls `work` for all parts of the batch, on several threads if the work is large enough.

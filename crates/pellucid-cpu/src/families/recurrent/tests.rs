@@ -14,7 +14,7 @@ pub(super) type LayerShape = [usize; 4];
 
 /// Returns the kernel that computes all states.
 fn kernel(cell: RnnMode, reverse: bool, lengths: bool, projected: bool) -> Recurrent {
-    Recurrent { op: "rnn", cell, reverse, projected, lengths, bf16_factors: false, part: RecurrentPart::States }
+    Recurrent { op: "rnn", cell, reverse, projected, lengths, half_factors: None, part: RecurrentPart::States }
 }
 
 /// Returns kernels of every cell in both directions, with and without lengths, and projected where possible.
@@ -280,8 +280,8 @@ fn bits_are_independent_of_threads_and_instruction_sets() {
         // sequences with products over several blocks of k.
         for [t, n, h] in [[4, 37, 70], [2, 1, 600], [3, 3, 290]] {
             let sizes = [t, n, h, if k.projected { h - 9 } else { h }];
-            for (dtype, bf16_factors) in [(DType::F32, false), (DType::F64, false), (DType::F32, true)] {
-                let k = Recurrent { bf16_factors, ..k };
+            for (dtype, half_factors) in [(DType::F32, None), (DType::F64, None), (DType::F32, Some(DType::BF16))] {
+                let k = Recurrent { half_factors, ..k };
                 let x = arrays(&k, sizes, dtype, TestLayout::Plain);
                 let grads = gradients(sizes, dtype);
                 let bits = |threads: usize, isa: Isa| -> Vec<Vec<u64>> {
@@ -308,7 +308,7 @@ fn bits_are_independent_of_threads_and_instruction_sets() {
 
 /// Returns the layer with `bf16` factors, and inputs whose weights are multiplied by `scale`.
 fn with_bf16_factors(k: &Recurrent, sizes: LayerShape, scale: f64) -> (Recurrent, Vec<testing::TestArray>) {
-    let layer = Recurrent { bf16_factors: true, lengths: false, ..*k };
+    let layer = Recurrent { half_factors: Some(DType::BF16), lengths: false, ..*k };
     let scaled = |(i, (shape, values)): (usize, (Vec<usize>, Vec<f64>))| {
         let factor = if i == 1 { scale } else { 1.0 };
         let values: Vec<f64> = values.iter().map(|v| v * factor).collect();
@@ -328,7 +328,7 @@ fn bf16_factors_round_the_factors_only() {
         assert!(is_near(&y[1].reals(), &states, 0.02), "{k:?}");
         assert!(k.cell != RnnMode::Lstm || is_near(&y[2].reals(), &cells, 0.02), "{k:?}");
         let unrounded =
-            run_kernel(Isa::best(), &Recurrent { bf16_factors: false, ..layer }, &x.iter().collect::<Vec<_>>(), false);
+            run_kernel(Isa::best(), &Recurrent { half_factors: None, ..layer }, &x.iter().collect::<Vec<_>>(), false);
         assert!(unrounded.unwrap()[1].reals() != y[1].reals(), "{k:?}: the factors must be rounded");
         // Only the factors of products are rounded to `bf16`, not the stored states.
         let is_bf16 = |v: &f64| pellucid_ir::bf16::from_f64(*v).to_f64() == *v;
@@ -338,7 +338,7 @@ fn bf16_factors_round_the_factors_only() {
             let back = Recurrent { part: RecurrentPart::Gradient, ..*layer };
             run_kernel(Isa::best(), &back, &gradient_inputs(layer, &x, &y, &grads), false).unwrap()
         };
-        let (found, single) = (back(&layer), back(&Recurrent { bf16_factors: false, ..layer }));
+        let (found, single) = (back(&layer), back(&Recurrent { half_factors: None, ..layer }));
         for (found, single) in found.iter().zip(&single) {
             assert!(is_near(&found.reals(), &single.reals(), 0.03), "{k:?}");
         }
@@ -383,7 +383,12 @@ fn check_rejects_mismatched_operands() {
         assert!(matches!(run(&k, &bad), Err(Error::DTypeMismatch { .. })), "input {i}");
     }
     let double = arrays(&k, sizes, DType::F64, TestLayout::Plain);
-    assert!(matches!(run(&Recurrent { bf16_factors: true, ..k }, &double), Err(Error::DTypeMismatch { .. })));
+    for half in [DType::BF16, DType::F16] {
+        let rounded = Recurrent { half_factors: Some(half), ..k };
+        assert!(run(&rounded, &good).is_ok(), "{half}");
+        assert!(matches!(run(&rounded, &double), Err(Error::DTypeMismatch { .. })), "{half}");
+    }
+    assert!(run(&Recurrent { half_factors: Some(DType::F32), ..k }, &good).is_err());
     let half_precision = arrays(&k, sizes, DType::F16, TestLayout::Plain);
     assert!(matches!(run(&k, &half_precision), Err(Error::DTypeMismatch { .. })));
     for length in [-1i64, 4] {
