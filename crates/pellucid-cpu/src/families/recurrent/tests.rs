@@ -283,26 +283,63 @@ fn bits_are_independent_of_threads_and_instruction_sets() {
             for (dtype, half_factors) in [(DType::F32, None), (DType::F64, None), (DType::F32, Some(DType::BF16))] {
                 let k = Recurrent { half_factors, ..k };
                 let x = arrays(&k, sizes, dtype, TestLayout::Plain);
-                let grads = gradients(sizes, dtype);
-                let bits = |threads: usize, isa: Isa| -> Vec<Vec<u64>> {
-                    with_threads(threads, || {
-                        let y = run_kernel(isa, &k, &x.iter().collect::<Vec<_>>(), false).unwrap();
-                        let back = Recurrent { part: RecurrentPart::Gradient, ..k };
-                        let found = run_kernel(isa, &back, &gradient_inputs(&k, &x, &y, &grads), false).unwrap();
-                        // Gate activations beyond the end of a sequence are unspecified.
-                        let arrays = y.iter().skip(1).chain(&found);
-                        arrays.map(|a| a.reals().into_iter().map(f64::to_bits).collect()).collect()
-                    })
-                };
+                let bits = |threads: usize, isa: Isa| bits(&k, sizes, &x, threads, isa);
                 let expected = bits(1, Isa::best());
                 for threads in [2, 8] {
                     assert!(bits(threads, Isa::best()) == expected, "{k:?} {sizes:?} {dtype} {threads} threads");
                 }
-                for &isa in Isa::available() {
+                let isas = || Isa::available().iter().copied().filter(|&isa| !can_use_amx(&k, isa));
+                let expected = bits(1, isas().next().unwrap());
+                for isa in isas() {
                     assert!(bits(1, isa) == expected, "{k:?} {sizes:?} {dtype} {isa:?}");
                 }
             }
         }
+    }
+}
+
+/// Returns true if the products of this layer use AMX if they are large enough.
+fn can_use_amx(k: &Recurrent, isa: Isa) -> bool {
+    k.half_factors == Some(DType::BF16) && isa.has_bf16_products() && Isa::has_amx()
+}
+
+/// Returns the bits of all states and gradients of a layer.
+fn bits(k: &Recurrent, sizes: LayerShape, x: &[testing::TestArray], threads: usize, isa: Isa) -> Vec<Vec<u64>> {
+    let grads = gradients(sizes, x[0].dtype);
+    with_threads(threads, || {
+        let y = run_kernel(isa, k, &x.iter().collect::<Vec<_>>(), false).unwrap();
+        let back = Recurrent { part: RecurrentPart::Gradient, ..*k };
+        let found = run_kernel(isa, &back, &gradient_inputs(k, x, &y, &grads), false).unwrap();
+        // Gate activations beyond the end of a sequence are unspecified.
+        let arrays = y.iter().skip(1).chain(&found);
+        arrays.map(|a| a.reals().into_iter().map(f64::to_bits).collect()).collect()
+    })
+}
+
+/// With AMX, blocks of 16 sequences multiply pairs or, as those with the smallest states, single factors. The bits are
+/// equal for all numbers of threads, and the results are near those of single factors.
+#[test]
+fn blocks_of_sequences_choose_their_factors_by_themselves() {
+    for k in kernels() {
+        let k = Recurrent { half_factors: Some(DType::BF16), ..k };
+        let sizes = [3, 70, 67, if k.projected { 66 } else { 67 }];
+        let mut x = arrays(&k, sizes, DType::F32, TestLayout::Plain);
+        // Tiny states of one sequence in the second block, and of the fourth block.
+        let is_tiny = |row: usize| row == 20 || (48..64).contains(&row);
+        let scaled = |(i, v): (usize, f64)| if is_tiny(i / sizes[3]) { v * 2f64.powi(-120) } else { v };
+        let states: Vec<f64> = x[3].reals().into_iter().enumerate().map(scaled).collect();
+        x[3] = testing::TestArray::cast([sizes[1], sizes[3]], TestLayout::Plain, DType::F32, &states);
+        let found = bits(&k, sizes, &x, 1, Isa::best());
+        for threads in [2, 3, 8] {
+            assert!(bits(&k, sizes, &x, threads, Isa::best()) == found, "{k:?} {threads} threads");
+        }
+        let single = bits(&k, sizes, &x, 1, Isa::Portable);
+        for (found, single) in found.iter().zip(&single) {
+            let [found, single] =
+                [found, single].map(|bits| bits.iter().copied().map(f64::from_bits).collect::<Vec<_>>());
+            assert!(is_near(&found, &single, 0.03), "{k:?}");
+        }
+        assert_eq!(found != single, can_use_amx(&k, Isa::best()), "{k:?}: AMX adds in another order");
     }
 }
 
