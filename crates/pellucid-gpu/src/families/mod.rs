@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn shapes_without_sizes_are_errors() {
         let attention =
-            Attention { causal: false, masked: false, scale: 1.0, bf16_factors: false, part: AttentionPart::Result };
+            Attention { causal: false, masked: false, scale: 1.0, half_factors: None, part: AttentionPart::Result };
         let (three_heads, two_heads): (&[usize], &[usize]) = (&[1, 3, 4, 8], &[1, 2, 4, 8]);
         let inputs = [three_heads, two_heads, two_heads];
         let error = describe_error(&Kernel::Attention(attention), &inputs, &[three_heads, &[1, 3, 4]]);
@@ -197,7 +197,7 @@ mod tests {
             reverse: false,
             projected: false,
             lengths: false,
-            bf16_factors: false,
+            half_factors: None,
             part: RecurrentPart::States,
         };
         let inputs: [&[usize]; 4] = [&[2, 3, 4], &[4, 5], &[4], &[3, 4]];
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn the_answer_without_operands_depends_on_the_kernel_alone() {
         let attention =
-            Attention { causal: false, masked: false, scale: 1.0, bf16_factors: false, part: AttentionPart::Result };
+            Attention { causal: false, masked: false, scale: 1.0, half_factors: None, part: AttentionPart::Result };
         let scan = Scan { op: ScanOp::Sum, axis: 3, reverse: false };
         for kernel in [Kernel::Attention(attention), Kernel::Scan(scan)] {
             assert_eq!(LIMITS.support(&kernel, &[], &[]), Support::Native);

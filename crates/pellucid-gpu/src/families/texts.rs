@@ -363,10 +363,10 @@ fn record_attention(texts: &mut TextRecorder) {
             let (q, k, v) = (&[n, h, l, e][..], &[n, g, s, e][..], &[n, g, s, d][..]);
             let (o, log_sums, scores) = (&[n, h, l, d][..], &[n, h, l][..], &[n, h, l, s][..]);
             for mask in [None, Some(DType::Bool), Some(dtype)] {
-                for (causal, bf16_factors) in [(false, false), (true, false), (false, true)] {
+                for (causal, half_factors) in [(false, None), (true, None), (false, Some(DType::BF16))] {
                     let kernel = |part| {
                         let masked = mask.is_some();
-                        Kernel::Attention(Attention { causal, masked, scale: 0.5, bf16_factors, part })
+                        Kernel::Attention(Attention { causal, masked, scale: 0.5, half_factors, part })
                     };
                     let mask = mask.map(|dtype| (scores, dtype));
                     let forward: Vec<_> = [q, k, v].map(|shape| (shape, dtype)).into_iter().chain(mask).collect();
@@ -384,12 +384,12 @@ fn record_recurrent(texts: &mut TextRecorder) {
     for (cell, projected) in layers.into_iter().chain([(RnnMode::Lstm, true)]) {
         for (reverse, lengths) in [(false, false), (true, false), (false, true), (true, true)] {
             for [t, n, h, p] in [[3, 3, 5, if projected { 4 } else { 5 }], [4, 40, 9, if projected { 12 } else { 9 }]] {
-                for (dtype, bf16_factors) in FLOATS.map(|dtype| (dtype, false)).into_iter().chain([(DType::F32, true)])
-                {
+                let rounded = (DType::F32, Some(DType::BF16));
+                for (dtype, half_factors) in FLOATS.map(|dtype| (dtype, None)).into_iter().chain([rounded]) {
                     let (gates, blocks, lstm) = (cell.gates() * h, cell.blocks() * h, cell == RnnMode::Lstm);
                     let kernel = |part| {
                         let op = "rnn";
-                        Kernel::Recurrent(Recurrent { op, cell, reverse, projected, lengths, bf16_factors, part })
+                        Kernel::Recurrent(Recurrent { op, cell, reverse, projected, lengths, half_factors, part })
                     };
                     let optional = |is_used: bool, shape: &[usize]| is_used.then(|| shape.to_vec());
                     let shapes = |shapes: Vec<Option<Vec<usize>>>| shapes.into_iter().flatten().collect::<Vec<_>>();

@@ -9,35 +9,40 @@ use pellucid_ir::{DType, Scalar};
 /// The sizes N, H, G, L, S, E and D of the operands.
 type HeadSizes = [usize; 7];
 
-/// Runs the forward pass and the gradient on both backends. The dtype `bf16` stands for `f32` with factors of `bf16`.
+/// Runs the forward pass and the gradient on both backends. The dtypes `bf16` and `f16` stand for `f32` with factors of
+/// these dtypes.
 fn check_attention(rng: &mut Rng, sizes: HeadSizes, dtype: DType, causal: bool, mask: Option<DType>, scale: f64) {
     let Some(gpu) = device() else { return };
     let [n, h, g, l, s, e, d] = sizes;
-    let bf16_factors = dtype == DType::BF16;
-    let dtype = if bf16_factors { DType::F32 } else { dtype };
+    let half_factors = (dtype.size() == 2).then_some(dtype);
+    let dtype = half_factors.map_or(dtype, |_| DType::F32);
     let mut array = |shape: &[usize], dtype| {
         let layout = TestLayout::ALL[rng.below(5)];
         PairedArray::new(gpu, shape, dtype, layout, || match dtype {
             DType::Bool => Scalar::Int(i64::from(rng.below(3) > 0)),
-            // Values of `bf16`.
-            _ if bf16_factors => Scalar::Float((rng.below(257) as f64 - 128.0) / 128.0),
+            // Values of both half-precision dtypes.
+            _ if half_factors.is_some() => Scalar::Float((rng.below(257) as f64 - 128.0) / 128.0),
             _ => Scalar::Float((rng.below(2001) as f64 - 1000.0) / 1000.0),
         })
     };
-    let part = |part| Attention { causal, masked: mask.is_some(), scale, bf16_factors, part };
+    let part = |part| Attention { causal, masked: mask.is_some(), scale, half_factors, part };
     let inputs = [array(&[n, h, l, e], dtype), array(&[n, g, s, e], dtype), array(&[n, g, s, d], dtype)];
     let mask = mask.map(|dtype| array(&[n, h, l, s], dtype));
     let plain = |shape: &[usize]| PairedArray::new(gpu, shape, dtype, TestLayout::Plain, || 7.into());
     let (o, log_sums) = (plain(&[n, h, l, d]), plain(&[n, h, l]));
     let forward: Vec<&PairedArray> = inputs.iter().chain(&mask).collect();
     run_both(gpu, &Kernel::Attention(part(AttentionPart::Result)), &forward, &[&o, &log_sums]).unwrap();
-    let epsilon = match (dtype, bf16_factors) {
+    let epsilon = match (dtype, half_factors) {
         (DType::F64, _) => 1e-13,
-        (_, false) => 1e-5,
-        // Weights, and gradients of scores, are rounded to 8 bits.
-        (_, true) => 2f64.powi(-7),
+        (_, None) => 1e-5,
+        // Weights, and gradients of scores, are rounded to 11 or 8 bits.
+        (_, Some(DType::F16)) => 2f64.powi(-10),
+        (_, Some(_)) => 2f64.powi(-7),
     };
-    let context = format!("{sizes:?} of {dtype}, causal: {causal}, mask: {:?}", mask.as_ref().map(|m| m.dtype));
+    let context = format!(
+        "{sizes:?} of {dtype}, factors: {half_factors:?}, causal: {causal}, mask: {:?}",
+        mask.as_ref().map(|m| m.dtype)
+    );
     // Sums of terms of both signs have errors relative to their largest terms.
     let tolerance = Tolerance::Relative(epsilon, epsilon / 2.0);
     o.assert_same(gpu, tolerance, &format!("output of {context}"));
@@ -73,10 +78,12 @@ fn attention_matches_the_cpu() {
     check_attention(rng, [1, 2, 1, 3, 40, 16, 12], f32, true, Some(DType::Bool), 0.25);
     check_attention(rng, [1, 1, 1, 34, 3, 9, 3], f32, false, Some(f32), 0.25);
     // Two blocks of keys, and tiles of an output with 32, 64 and 128 columns.
-    for (sizes, mask) in [([1, 1, 1, 3, 5, 4, 4], None), ([2, 2, 1, 33, 37, 40, 40], Some(DType::Bool))] {
-        check_attention(rng, sizes, DType::BF16, mask.is_none(), mask, 0.25);
+    for half in [DType::BF16, DType::F16] {
+        for (sizes, mask) in [([1, 1, 1, 3, 5, 4, 4], None), ([2, 2, 1, 33, 37, 40, 40], Some(DType::Bool))] {
+            check_attention(rng, sizes, half, mask.is_none(), mask, 0.25);
+        }
+        check_attention(rng, [1, 1, 1, 34, 35, 20, 70], half, false, Some(f32), 0.25);
     }
-    check_attention(rng, [1, 1, 1, 34, 35, 20, 70], DType::BF16, false, Some(f32), 0.25);
 }
 
 #[test]
@@ -108,7 +115,7 @@ fn misfitting_operands_of_attention_are_rejected() {
             causal: false,
             masked,
             scale: 1.0,
-            bf16_factors: false,
+            half_factors: None,
             part: AttentionPart::Result,
         })
     };
@@ -136,7 +143,7 @@ fn attention_over_many_keys_is_complete_or_not_native() {
     let (q, k) = (array(&[1, 1, 1, 4], 0), array(&[1, 1, keys, 4], 1));
     let outputs = [array(&[1, 1, 1, 4], 7), array(&[1, 1, 1], 7)];
     let kernel =
-        Attention { causal: false, masked: false, scale: 1.0, bf16_factors: false, part: AttentionPart::Result };
+        Attention { causal: false, masked: false, scale: 1.0, half_factors: None, part: AttentionPart::Result };
     let (kernel, inputs, outputs) = (Kernel::Attention(kernel), [&q, &k, &k], [&outputs[0], &outputs[1]]);
     if !is_native(gpu, &kernel, &inputs, &outputs) {
         let [views, results] =

@@ -28,11 +28,12 @@ fn check_recurrent(rng: &mut Rng, layer: Recurrent, [t, n, h, p]: RecurrentShape
         PairedArray::new(gpu, shape, dtype, layout, || Scalar::Float((rng.below(2001) as f64 - 1000.0) / 1000.0))
     };
     let context = format!("{layer:?}, {t} steps of {n} sequences, H = {h}, P = {p}, {dtype}, in place: {in_place}");
-    let epsilon = match (dtype, layer.bf16_factors) {
+    let epsilon = match (dtype, layer.half_factors) {
         (DType::F64, _) => 1e-13,
-        (_, false) => 1e-5,
-        // Factors are rounded to 8 bits in every step.
-        (_, true) => 2f64.powi(-7),
+        (_, None) => 1e-5,
+        // Factors are rounded to 11 or 8 bits in every step.
+        (_, Some(DType::F16)) => 2f64.powi(-10),
+        (_, Some(_)) => 2f64.powi(-7),
     };
     let tolerance = Tolerance::Relative(epsilon, 4.0 * epsilon);
     let plain = Some(TestLayout::Plain);
@@ -83,7 +84,7 @@ fn check_recurrent(rng: &mut Rng, layer: Recurrent, [t, n, h, p]: RecurrentShape
 
 /// Returns a layer.
 fn layer(cell: RnnMode, reverse: bool, lengths: bool, projected: bool) -> Recurrent {
-    Recurrent { op: "rnn", cell, reverse, lengths, projected, bf16_factors: false, part: RecurrentPart::States }
+    Recurrent { op: "rnn", cell, reverse, lengths, projected, half_factors: None, part: RecurrentPart::States }
 }
 
 const CELLS: [RnnMode; 4] = [RnnMode::Tanh, RnnMode::Relu, RnnMode::Gru, RnnMode::Lstm];
@@ -95,8 +96,10 @@ fn recurrent_layers_match_the_cpu() {
         check_recurrent(rng, layer(cell, k % 2 == 1, false, false), [3, 3, 5, 5], DType::F32, k % 2 == 0);
         check_recurrent(rng, layer(cell, k % 2 == 0, true, false), [4, 9, 9, 9], DType::F32, k % 2 == 1);
         check_recurrent(rng, layer(cell, false, true, false), [2, 2, 3, 3], DType::F64, false);
-        let layer = Recurrent { bf16_factors: true, ..layer(cell, false, true, false) };
-        check_recurrent(rng, layer, [3, 33, 12, 12], DType::F32, false);
+        for half in [DType::BF16, DType::F16] {
+            let layer = Recurrent { half_factors: Some(half), ..layer(cell, false, true, false) };
+            check_recurrent(rng, layer, [3, 33, 12, 12], DType::F32, false);
+        }
     }
 }
 

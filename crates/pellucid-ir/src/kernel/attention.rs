@@ -1,6 +1,6 @@
 //! The kernel family [`Attention`] and its shape rule.
 
-use super::operand::{check_outputs, metas};
+use super::operand::{are_factor_dtypes, check_outputs, metas};
 use super::{Family, FamilyInfo, KernelOperand, Meta, Metas};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -42,10 +42,10 @@ pub struct Attention {
     pub masked: bool,
     /// The factor of the products of queries and keys.
     pub scale: f64,
-    /// Whether the factors of the products are rounded to `bf16`, including P and X; only for `f32`. Q, K, V and Ω then
-    /// contain values of `bf16`, and a weight below 2⁻⁶³ may be replaced by 0. If rounding does not make a backend
-    /// faster, the backend may multiply unrounded factors.
-    pub bf16_factors: bool,
+    /// The half-precision dtype to which the factors of the products are rounded, including P and X; only for `f32`. Q,
+    /// K, V and Ω then contain values of this dtype, and a weight below 2⁻⁶³ may be replaced by 0. If rounding does not
+    /// make a backend faster, the backend may multiply unrounded factors.
+    pub half_factors: Option<DType>,
     /// The part that is computed.
     pub part: AttentionPart,
 }
@@ -72,7 +72,7 @@ pub struct AttentionSizes {
 impl Hash for Attention {
     fn hash<H: Hasher>(&self, state: &mut H) {
         // Scales are compared bitwise. The addition of 0 replaces −0 by 0.
-        (self.causal, self.masked, (self.scale + 0.0).to_bits(), self.bf16_factors, self.part).hash(state);
+        (self.causal, self.masked, (self.scale + 0.0).to_bits(), self.half_factors, self.part).hash(state);
     }
 }
 
@@ -167,7 +167,7 @@ impl Attention {
         }
         let dtype = inputs[0].dtype;
         let (arrays, mask) = inputs.split_at(inputs.len() - usize::from(self.masked));
-        let typed = (dtype == DType::F32 || dtype == DType::F64 && !self.bf16_factors)
+        let typed = are_factor_dtypes(dtype, self.half_factors)
             && arrays.iter().all(|m| m.dtype == dtype)
             && mask.iter().all(|m| m.dtype == dtype || m.dtype == DType::Bool);
         if !typed {

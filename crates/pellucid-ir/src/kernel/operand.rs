@@ -32,6 +32,15 @@ pub fn metas<O: KernelOperand>(operands: &[O]) -> SmallVec<[Meta; 9]> {
     operands.iter().map(O::meta).collect()
 }
 
+/// Returns true if operands of `dtype` are floats that a kernel computes without conversion, whose factors can be
+/// rounded to `half`: `f32` with factors of a half-precision dtype, or `f32` and `f64` with unrounded factors.
+pub(super) fn are_factor_dtypes(dtype: DType, half: Option<DType>) -> bool {
+    match half {
+        None => matches!(dtype, DType::F32 | DType::F64),
+        Some(half) => dtype == DType::F32 && matches!(half, DType::F16 | DType::BF16),
+    }
+}
+
 /// Returns the shape to which all operands broadcast, or `None` if there is none or its size overflows. A size can
 /// overflow because broadcast views need little memory.
 pub fn common_shape<'a>(operands: impl IntoIterator<Item = &'a (impl KernelOperand + 'a)>) -> Option<Shape> {

@@ -1,6 +1,6 @@
 //! The kernel family [`Recurrent`] and its shape rule.
 
-use super::operand::{check_outputs, metas};
+use super::operand::{are_factor_dtypes, check_outputs, metas};
 use super::{Family, FamilyInfo, KernelOperand, Meta, Metas, ReadOrder};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -114,10 +114,10 @@ pub struct Recurrent {
     pub projected: bool,
     /// Whether the sequences have individual lengths. The lengths are then the last input.
     pub lengths: bool,
-    /// Whether the factors of the products with W and V are rounded to `bf16`; only for `f32`. States, gates and
-    /// gradients are stored unrounded. If rounding does not make a backend faster, the backend may multiply unrounded
-    /// factors.
-    pub bf16_factors: bool,
+    /// The half-precision dtype to which the factors of the products with W and V are rounded; only for `f32`. States,
+    /// gates and gradients are stored unrounded. If rounding does not make a backend faster, the backend may multiply
+    /// unrounded factors.
+    pub half_factors: Option<DType>,
     /// The part that is computed.
     pub part: RecurrentPart,
 }
@@ -330,11 +330,12 @@ impl Recurrent {
             return Err(shape_error());
         }
         let dtype = inputs[0].dtype;
-        let typed = (dtype == DType::F32 || dtype == DType::F64 && !self.bf16_factors)
+        let typed = are_factor_dtypes(dtype, self.half_factors)
             && inputs[..floats].iter().all(|m| m.dtype == dtype)
             && inputs[floats..].iter().all(|m| m.dtype == DType::I64);
         if !typed {
-            let help = "operands must be f32, or f64 without bf16 factors, and lengths must be i64; use to_dtype()";
+            let help =
+                "operands must be f32, or f64 without half-precision factors, and lengths must be i64; use to_dtype()";
             return Err(Error::dtypes(self.op, inputs.iter().map(|m| m.dtype), help));
         }
         let meta = |shape: Shape| Meta { shape, dtype };

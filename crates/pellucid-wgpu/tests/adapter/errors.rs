@@ -47,13 +47,13 @@ fn errors_of_products_are_small() {
     let window = Window { size: [1, 3, 3], stride: [1; 3], dilation: [1; 3], before: [0, 1, 1] };
     let conv = |part| Kernel::Conv(Conv { window, groups: 1, part });
     let attention =
-        |part| Kernel::Attention(Attention { causal: false, masked: false, scale: 0.25, bf16_factors: false, part });
+        |part| Kernel::Attention(Attention { causal: false, masked: false, scale: 0.25, half_factors: None, part });
     let lstm = Recurrent {
         op: "lstm",
         cell: RnnMode::Lstm,
         reverse: false,
         projected: false,
-        bf16_factors: false,
+        half_factors: None,
         lengths: false,
         part: RecurrentPart::States,
     };

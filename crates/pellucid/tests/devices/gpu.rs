@@ -59,3 +59,51 @@ fn assert_captured_equals_eager(device: Device) {
     drop(captured);
     assert!(eager.state() == replayed.state(), "parameters and state must be bitwise equal");
 }
+
+/// Attention and an LSTM under `autocast`, with their gradients, agree with the CPU within the rounding of factors.
+#[test]
+fn mixed_precision_is_near_that_of_the_cpu() {
+    for half in [DType::F16, DType::BF16] {
+        let expected = mixed_precision_results(Device::cpu(), half);
+        for device in real_gpus(0) {
+            let found = mixed_precision_results(device, half);
+            for ((name, found), (_, expected)) in found.iter().zip(&expected) {
+                let largest = expected.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+                let error = found.iter().zip(expected).fold(0.0f32, |m, (a, b)| m.max((a - b).abs()));
+                let tolerance = if half == DType::F16 { 0.005 } else { 0.04 };
+                assert!(found.len() == expected.len() && error <= tolerance * largest, "{name} {half}: {error}");
+            }
+        }
+    }
+}
+
+/// Returns the results and the gradients of attention and of an LSTM under `autocast`, with their names.
+fn mixed_precision_results(device: Device, half: DType) -> Vec<(&'static str, Vec<f32>)> {
+    let wave = |shape: &[usize], k: f32| {
+        let values: Vec<f32> = (1..=shape.iter().product()).map(|i| (i as f32 * k).sin() * 0.5).collect();
+        Tensor::new(&values[..], shape).to(device).requires_grad_(true)
+    };
+    let [q, k, v] = [0.9, 1.3, 2.1].map(|factor| wave(&[1, 2, 33, 12], factor));
+    let (x, hidden) = (wave(&[3, 12, 8], 0.7), 12);
+    let [weight_ih, weight_hh] = [wave(&[4 * hidden, 8], 1.1), wave(&[4 * hidden, hidden], 1.7)];
+    let weights = ops::RecurrentWeights {
+        weight_ih: &weight_ih,
+        weight_hh: &weight_hh,
+        bias_ih: None,
+        bias_hh: None,
+        weight_hr: None,
+    };
+    let (attended, states) = {
+        let _half = autocast(half);
+        let (states, _) = ops::lstm(&x, weights, None, Default::default()).unwrap();
+        (q.scaled_dot_product_attention(&k, &v, Default::default()), states)
+    };
+    for result in [&attended, &states] {
+        assert_eq!(result.dtype(), half);
+        result.to_dtype(DType::F32).square().sum(..).backward();
+    }
+    let results = [("attention", &attended), ("lstm", &states)].map(|(name, t)| (name, t.clone()));
+    let gradients = [("q", &q), ("k", &k), ("v", &v), ("x", &x), ("W_ih", &weight_ih), ("W_hh", &weight_hh)]
+        .map(|(name, t)| (name, t.grad().unwrap()));
+    results.into_iter().chain(gradients).map(|(name, t)| (name, t.to_dtype(DType::F32).to_vec::<f32>())).collect()
+}

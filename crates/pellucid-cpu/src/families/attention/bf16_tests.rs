@@ -47,7 +47,7 @@ fn equal_instruction_sets() -> Vec<Isa> {
 #[test]
 fn bits_are_independent_of_threads_and_instruction_sets_and_near_unrounded_results() {
     for (k, mask) in kernels() {
-        let k = Attention { bf16_factors: true, ..k };
+        let k = Attention { half_factors: Some(DType::BF16), ..k };
         for size in [[3, 4, 2, 40, 50, 16, 20], [1, 2, 1, 205, 381, 33, 17], [1, 3, 1, 6, 300, 64, 64]] {
             for scales in [[1.0; 3], [1.0, 1.0, 2f64.powi(-120)], [1.0, 2f64.powi(-130), 1.0]] {
                 let label = format!("{k:?} {size:?} {scales:?}");
@@ -61,7 +61,7 @@ fn bits_are_independent_of_threads_and_instruction_sets_and_near_unrounded_resul
                 for &isa in &isas {
                     assert!(bits(&run(1, isa)) == bits(&first), "{label} {isa:?}");
                 }
-                let single = results(Isa::best(), &Attention { bf16_factors: false, ..k }, size, mask, scales);
+                let single = results(Isa::best(), &Attention { half_factors: None, ..k }, size, mask, scales);
                 for (i, (a, b)) in best.iter().zip(&single).enumerate() {
                     let (a, b) = (a.reals(), b.reals());
                     let largest = b.iter().filter(|b| b.is_finite()).fold(0.0, |m: f64, b| m.max(b.abs()));
@@ -76,7 +76,13 @@ fn bits_are_independent_of_threads_and_instruction_sets_and_near_unrounded_resul
 /// One query attends to two keys, with the scores 0 and −0.6.
 #[test]
 fn weights_and_gradients_of_scores_are_rounded_as_factors_only() {
-    let k = Attention { causal: false, masked: false, scale: 0.6, bf16_factors: true, part: AttentionPart::Result };
+    let k = Attention {
+        causal: false,
+        masked: false,
+        scale: 0.6,
+        half_factors: Some(DType::BF16),
+        part: AttentionPart::Result,
+    };
     // All queries but the first are zero. They make the keys and values packed.
     let s = sizes([1, 1, 1, 9, 2, 1, 1]);
     let mut q = vec![0.0; 9];
@@ -103,7 +109,13 @@ fn weights_and_gradients_of_scores_are_rounded_as_factors_only() {
 /// Values behind the last visible key do not change a result, even if the number of visible keys is odd.
 #[test]
 fn hidden_infinities_do_not_change_results() {
-    let k = Attention { causal: true, masked: false, scale: 1.0, bf16_factors: true, part: AttentionPart::Result };
+    let k = Attention {
+        causal: true,
+        masked: false,
+        scale: 1.0,
+        half_factors: Some(DType::BF16),
+        part: AttentionPart::Result,
+    };
     let s = sizes([1, 1, 1, 9, 12, 4, 4]);
     let mut x = values(&s, None);
     x.iter_mut().flatten().for_each(|x| *x = rounded(*x));
@@ -118,7 +130,13 @@ fn hidden_infinities_do_not_change_results() {
 
 #[test]
 fn f64_factors_are_not_rounded() {
-    let k = Attention { causal: true, masked: false, scale: 1.0, bf16_factors: true, part: AttentionPart::Result };
+    let k = Attention {
+        causal: true,
+        masked: false,
+        scale: 1.0,
+        half_factors: Some(DType::BF16),
+        part: AttentionPart::Result,
+    };
     let s = sizes([1, 1, 1, 3, 3, 2, 2]);
     let inputs = arrays(&s, &values(&s, None), None, DType::F64, TestLayout::Plain);
     let error = run_kernel(Isa::best(), &k, &inputs.iter().collect::<Vec<_>>());

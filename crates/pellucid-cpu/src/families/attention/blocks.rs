@@ -8,8 +8,8 @@ use super::rows::{
 };
 use super::scratch::{ScratchCursor, round_to_cache_lines};
 use pellucid_gemm::Strided;
-use pellucid_ir::Result;
 use pellucid_ir::kernel::{Attention, AttentionSizes};
+use pellucid_ir::{DType, Result};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::threads::{self, SharedPtr};
 use pellucid_simd::Isa;
@@ -140,9 +140,14 @@ impl<T: Float> AttentionProblem<'_, T> {
         })
     }
 
+    /// Returns true if factors are rounded to `bf16`. Factors of `f16` are multiplied in `f32`, which is as fast.
+    fn rounds_factors(&self) -> bool {
+        self.kernel.half_factors == Some(DType::BF16)
+    }
+
     /// Returns how the right factors of products with blocks of `rows` rows are packed.
     fn packing(&self, rows: usize) -> FactorPacking {
-        let is_paired = self.kernel.bf16_factors && self.isa.has_bf16_products();
+        let is_paired = self.rounds_factors() && self.isa.has_bf16_products();
         FactorPacking { isa: self.isa, rows: rows.min(BLOCK_ROWS), is_paired }
     }
 
@@ -457,7 +462,7 @@ impl<T: Float> AttentionProblem<'_, T> {
         keys: usize,
         mask: HeadMask<T>,
     ) -> ScoreBlock<T> {
-        let Attention { causal, bf16_factors: rounds, scale, .. } = *self.kernel;
+        let (Attention { causal, scale, .. }, rounds) = (*self.kernel, self.rounds_factors());
         ScoreBlock { scores, queries, keys, causal, mask, rounds, scale: T::from_f64(scale) }
     }
 }

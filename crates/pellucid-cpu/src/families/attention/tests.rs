@@ -35,7 +35,7 @@ pub(super) fn kernels() -> impl Iterator<Item = (Attention, Option<DType>)> {
                     causal,
                     masked: mask.is_some(),
                     scale: 0.5,
-                    bf16_factors: false,
+                    half_factors: None,
                     part: AttentionPart::Result,
                 },
                 mask,
@@ -270,7 +270,7 @@ fn bits_are_independent_of_threads_and_instruction_sets() {
 
 #[test]
 fn nan_propagates_and_large_scores_do_not_overflow() {
-    let k = Attention { causal: false, masked: false, scale: 1.0, bf16_factors: false, part: AttentionPart::Result };
+    let k = Attention { causal: false, masked: false, scale: 1.0, half_factors: None, part: AttentionPart::Result };
     let s = sizes([1, 1, 1, 10, 40, 2, 2]);
     let mut x = values(&s, None);
     x[0].iter_mut().for_each(|x| *x *= 1e4);
@@ -288,7 +288,7 @@ fn nan_propagates_and_large_scores_do_not_overflow() {
 /// differences between scores of large magnitude.
 #[test]
 fn constant_added_to_all_scores_of_a_row_changes_no_gradient() {
-    let k = Attention { causal: false, masked: true, scale: 0.5, bf16_factors: false, part: AttentionPart::Result };
+    let k = Attention { causal: false, masked: true, scale: 0.5, half_factors: None, part: AttentionPart::Result };
     let s = sizes([1, 1, 1, 3, 40, 4, 4]);
     let mut x = values(&s, Some(DType::F32));
     let gradients = |x: &[Vec<f64>]| -> Vec<Vec<f64>> {
@@ -315,7 +315,7 @@ fn constant_added_to_all_scores_of_a_row_changes_no_gradient() {
 
 #[test]
 fn check_rejects_mismatched_operands() {
-    let k = Attention { causal: true, masked: true, scale: 1.0, bf16_factors: false, part: AttentionPart::Result };
+    let k = Attention { causal: true, masked: true, scale: 1.0, half_factors: None, part: AttentionPart::Result };
     let s = sizes([2, 4, 2, 3, 5, 4, 6]);
     let good = arrays(&s, &values(&s, Some(DType::F64)), Some(DType::F64), DType::F32, TestLayout::Plain);
     let run = |k: &Attention, x: &[testing::TestArray]| run_kernel(Isa::best(), k, &x.iter().collect::<Vec<_>>());

@@ -3,8 +3,8 @@
 use super::cell::{ActiveSequences, BackwardStep, CellStep, ForwardStep};
 use super::factors::StepWeights;
 use pellucid_gemm::Strided;
-use pellucid_ir::Result;
 use pellucid_ir::kernel::{GateBlock, Recurrent, RecurrentSizes, RnnMode};
+use pellucid_ir::{DType, Result};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
 use pellucid_runtime::threads::{self, SharedPtr};
@@ -118,7 +118,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
         // SAFETY: the buffer has `bytes` bytes, and no other thread uses it yet.
         unsafe { unprojected.write_bytes(0, bytes) };
         let unprojected = SharedPtr(unprojected.as_ptr().cast::<T>());
-        self.for_each_part(|part| {
+        self.for_each_part(row_granule(&weights, projection.as_ref()), |part| {
             // SAFETY: the array contract, which is this function's contract. Every part has its own rows, and
             // `unprojected` has N rows of H elements if the states are projected.
             unsafe { self.compute_part_states(&part, arrays, &weights, projection.as_ref(), unprojected) };
@@ -210,7 +210,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
             self.pack_projection(|from| (Strided { data: from, lane: 1, depth: hidden as isize }, (hidden, state)))?;
         let buffer = CpuBuffer::scratch(batch * hidden * size_of::<T>())?;
         let cell_state_grads = SharedPtr(buffer.ensure()?.as_ptr().cast::<T>());
-        self.for_each_part(|part| {
+        self.for_each_part(row_granule(&weights, projection.as_ref()), |part| {
             // SAFETY: the array contract, which is this function's contract. Every part has its own rows, and
             // `cell_state_grads` has N rows of H elements.
             unsafe { self.compute_part_gradient(&part, arrays, &weights, projection.as_ref(), cell_state_grads) };
@@ -317,6 +317,11 @@ impl<T: Float> RecurrentProblem<'_, T> {
         }
     }
 
+    /// Returns true if factors are rounded to `bf16`. Factors of `f16` are multiplied in `f32`, which is as fast.
+    fn rounds_factors(&self) -> bool {
+        self.kernel.half_factors == Some(DType::BF16)
+    }
+
     /// Packs the weight blocks. `view(ptr, rows)` returns the block of `rows` rows at `ptr` as the operand B of a
     /// product, with its number of columns and its size k.
     ///
@@ -332,8 +337,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
             let (matrix, size) = view(from, gates * hidden);
             // SAFETY: `matrix` is inside the weights `[G·H, P]`, and the processor supports the instruction set:
             // clauses *shape* and *isa* of the array contract, which the callers guarantee.
-            let weights =
-                unsafe { StepWeights::new(self.isa, matrix, size, self.sizes.batch, self.kernel.bf16_factors) }?;
+            let weights = unsafe { StepWeights::new(self.isa, matrix, size, self.sizes.batch, self.rounds_factors()) }?;
             Ok(PackedGateWeights { weights, first_block })
         };
         self.kernel.cell.weight_blocks().iter().map(pack_block).collect()
@@ -354,11 +358,12 @@ impl<T: Float> RecurrentProblem<'_, T> {
         let (matrix, size) = view(self.projection.get());
         // SAFETY: `matrix` is the projection `[P, H]`, and the processor supports the instruction set: clauses *shape*
         // and *isa* of the array contract, which the callers guarantee.
-        unsafe { StepWeights::new(self.isa, matrix, size, self.sizes.batch, self.kernel.bf16_factors) }.map(Some)
+        unsafe { StepWeights::new(self.isa, matrix, size, self.sizes.batch, self.rounds_factors()) }.map(Some)
     }
 
-    /// Calls `work` for all parts of the batch, on several threads if the work is large enough.
-    fn for_each_part(&self, work: impl Fn(BatchPart) + Sync) {
+    /// Calls `work` for all parts of the batch, on several threads if the work is large enough. A part starts at a
+    /// multiple of `granule` sequences.
+    fn for_each_part(&self, granule: usize, work: impl Fn(BatchPart) + Sync) {
         let RecurrentSizes { steps, batch, hidden, state } = self.sizes;
         let step_work = (self.kernel.cell.gates() * hidden).saturating_mul(state);
         let layer_work = step_work.saturating_mul(batch).saturating_mul(steps);
@@ -368,7 +373,7 @@ impl<T: Float> RecurrentProblem<'_, T> {
         let column_parts =
             if batch < threads { threads.min(step_work.saturating_mul(batch) / MIN_TASK_WORK).max(1) } else { 1 };
         let parts = if column_parts > 1 { 1 } else { threads.min(layer_work / MIN_TASK_WORK).clamp(1, batch.max(1)) };
-        let height = batch.div_ceil(parts).max(1);
+        let height = batch.div_ceil(parts).max(1).next_multiple_of(granule);
         let part = |p: usize| BatchPart { rows: p * height..batch.min((p + 1) * height), column_parts };
         threads::parallel_for(batch.div_ceil(height), 1, |_, p| work(part(p)));
     }
@@ -377,8 +382,8 @@ impl<T: Float> RecurrentProblem<'_, T> {
     ///
     /// # Safety
     /// `a` has all rows of the batch, of as many contiguous elements as `b` has k indices. C has all rows of the batch,
-    /// of as many elements as `b` has columns, and is valid for writing the rows `rows`. No other thread accesses these
-    /// rows of C, or computes a product of these rows with `b`.
+    /// of as many elements as `b` has columns, and is valid for writing the rows `rows`, which are rows of the part. No
+    /// other thread accesses these rows of C, or computes a product of rows of the part with `b`.
     unsafe fn multiply(
         &self,
         part: &BatchPart,
@@ -388,12 +393,15 @@ impl<T: Float> RecurrentProblem<'_, T> {
         to: (SharedPtr<T>, usize),
         add: bool,
     ) {
-        // SAFETY: `a` has the rows, and no other thread computes a product of them with `b` (this function's contract).
-        let a = unsafe { b.left_factor(a, rows) };
+        // SAFETY: `a` has the rows of the part, and no other thread computes a product of them with `b` (this
+        // function's contract).
+        let ranges = unsafe { b.left_factors(a, rows, part.rows.end) };
         let columns = |cols: Range<usize>| {
-            // SAFETY: `a` is the left factor, and C is exclusive to this call (this function's contract). Concurrent
-            // calls write different columns.
-            unsafe { b.multiply(&a, (rows.clone(), cols), to, add) }
+            for (rows, a) in &*ranges {
+                // SAFETY: `a` is the left factor, and C is exclusive to this call (this function's contract).
+                // Concurrent calls write different columns.
+                unsafe { b.multiply(a, (rows.clone(), cols.clone()), to, add) }
+            }
         };
         let (lanes, step) = (b.lanes, b.lanes.div_ceil(part.column_parts).next_multiple_of(COLUMN_GRANULE));
         if part.column_parts == 1 || step >= lanes {
@@ -424,6 +432,12 @@ impl<T: Float> RecurrentProblem<'_, T> {
     fn matrix_at(&self, stack: SharedPtr<T>, t: usize, width: usize) -> SharedPtr<T> {
         SharedPtr(stack.offset((t * self.sizes.batch * width) as isize))
     }
+}
+
+/// Returns the number of sequences of a block of which all rows are computed by one thread.
+fn row_granule<T: Float>(weights: &[PackedGateWeights<T>], projection: Option<&StepWeights<T>>) -> usize {
+    let all = weights.iter().map(|block| &block.weights).chain(projection);
+    all.map(StepWeights::row_granule).max().unwrap_or(1)
 }
 
 /// Copies rows of one matrix to another. Both have rows of `width` elements.

@@ -14,7 +14,7 @@ pub(super) type LayerShape = [usize; 4];
 
 /// Returns the kernel that computes all states.
 fn kernel(cell: RnnMode, reverse: bool, lengths: bool, projected: bool) -> Recurrent {
-    Recurrent { op: "rnn", cell, reverse, projected, lengths, bf16_factors: false, part: RecurrentPart::States }
+    Recurrent { op: "rnn", cell, reverse, projected, lengths, half_factors: None, part: RecurrentPart::States }
 }
 
 /// Returns kernels of every cell in both directions, with and without lengths, and projected where possible.
@@ -280,25 +280,17 @@ fn bits_are_independent_of_threads_and_instruction_sets() {
         // sequences with products over several blocks of k.
         for [t, n, h] in [[4, 37, 70], [2, 1, 600], [3, 3, 290]] {
             let sizes = [t, n, h, if k.projected { h - 9 } else { h }];
-            for (dtype, bf16_factors) in [(DType::F32, false), (DType::F64, false), (DType::F32, true)] {
-                let k = Recurrent { bf16_factors, ..k };
+            for (dtype, half_factors) in [(DType::F32, None), (DType::F64, None), (DType::F32, Some(DType::BF16))] {
+                let k = Recurrent { half_factors, ..k };
                 let x = arrays(&k, sizes, dtype, TestLayout::Plain);
-                let grads = gradients(sizes, dtype);
-                let bits = |threads: usize, isa: Isa| -> Vec<Vec<u64>> {
-                    with_threads(threads, || {
-                        let y = run_kernel(isa, &k, &x.iter().collect::<Vec<_>>(), false).unwrap();
-                        let back = Recurrent { part: RecurrentPart::Gradient, ..k };
-                        let found = run_kernel(isa, &back, &gradient_inputs(&k, &x, &y, &grads), false).unwrap();
-                        // Gate activations beyond the end of a sequence are unspecified.
-                        let arrays = y.iter().skip(1).chain(&found);
-                        arrays.map(|a| a.reals().into_iter().map(f64::to_bits).collect()).collect()
-                    })
-                };
+                let bits = |threads: usize, isa: Isa| bits(&k, sizes, &x, threads, isa);
                 let expected = bits(1, Isa::best());
                 for threads in [2, 8] {
                     assert!(bits(threads, Isa::best()) == expected, "{k:?} {sizes:?} {dtype} {threads} threads");
                 }
-                for &isa in Isa::available() {
+                let isas = || Isa::available().iter().copied().filter(|&isa| !can_use_amx(&k, isa));
+                let expected = bits(1, isas().next().unwrap());
+                for isa in isas() {
                     assert!(bits(1, isa) == expected, "{k:?} {sizes:?} {dtype} {isa:?}");
                 }
             }
@@ -306,9 +298,54 @@ fn bits_are_independent_of_threads_and_instruction_sets() {
     }
 }
 
+/// Returns true if the products of this layer use AMX if they are large enough.
+fn can_use_amx(k: &Recurrent, isa: Isa) -> bool {
+    k.half_factors == Some(DType::BF16) && isa.has_bf16_products() && Isa::has_amx()
+}
+
+/// Returns the bits of all states and gradients of a layer.
+fn bits(k: &Recurrent, sizes: LayerShape, x: &[testing::TestArray], threads: usize, isa: Isa) -> Vec<Vec<u64>> {
+    let grads = gradients(sizes, x[0].dtype);
+    with_threads(threads, || {
+        let y = run_kernel(isa, k, &x.iter().collect::<Vec<_>>(), false).unwrap();
+        let back = Recurrent { part: RecurrentPart::Gradient, ..*k };
+        let found = run_kernel(isa, &back, &gradient_inputs(k, x, &y, &grads), false).unwrap();
+        // Gate activations beyond the end of a sequence are unspecified.
+        let arrays = y.iter().skip(1).chain(&found);
+        arrays.map(|a| a.reals().into_iter().map(f64::to_bits).collect()).collect()
+    })
+}
+
+/// With AMX, blocks of 16 sequences multiply pairs or, as those with the smallest states, single factors. The bits are
+/// equal for all numbers of threads, and the results are near those of single factors.
+#[test]
+fn blocks_of_sequences_choose_their_factors_by_themselves() {
+    for k in kernels() {
+        let k = Recurrent { half_factors: Some(DType::BF16), ..k };
+        let sizes = [3, 70, 67, if k.projected { 66 } else { 67 }];
+        let mut x = arrays(&k, sizes, DType::F32, TestLayout::Plain);
+        // Tiny states of one sequence in the second block, and of the fourth block.
+        let is_tiny = |row: usize| row == 20 || (48..64).contains(&row);
+        let scaled = |(i, v): (usize, f64)| if is_tiny(i / sizes[3]) { v * 2f64.powi(-120) } else { v };
+        let states: Vec<f64> = x[3].reals().into_iter().enumerate().map(scaled).collect();
+        x[3] = testing::TestArray::cast([sizes[1], sizes[3]], TestLayout::Plain, DType::F32, &states);
+        let found = bits(&k, sizes, &x, 1, Isa::best());
+        for threads in [2, 3, 8] {
+            assert!(bits(&k, sizes, &x, threads, Isa::best()) == found, "{k:?} {threads} threads");
+        }
+        let single = bits(&k, sizes, &x, 1, Isa::Portable);
+        for (found, single) in found.iter().zip(&single) {
+            let [found, single] =
+                [found, single].map(|bits| bits.iter().copied().map(f64::from_bits).collect::<Vec<_>>());
+            assert!(is_near(&found, &single, 0.03), "{k:?}");
+        }
+        assert_eq!(found != single, can_use_amx(&k, Isa::best()), "{k:?}: AMX adds in another order");
+    }
+}
+
 /// Returns the layer with `bf16` factors, and inputs whose weights are multiplied by `scale`.
 fn with_bf16_factors(k: &Recurrent, sizes: LayerShape, scale: f64) -> (Recurrent, Vec<testing::TestArray>) {
-    let layer = Recurrent { bf16_factors: true, lengths: false, ..*k };
+    let layer = Recurrent { half_factors: Some(DType::BF16), lengths: false, ..*k };
     let scaled = |(i, (shape, values)): (usize, (Vec<usize>, Vec<f64>))| {
         let factor = if i == 1 { scale } else { 1.0 };
         let values: Vec<f64> = values.iter().map(|v| v * factor).collect();
@@ -328,7 +365,7 @@ fn bf16_factors_round_the_factors_only() {
         assert!(is_near(&y[1].reals(), &states, 0.02), "{k:?}");
         assert!(k.cell != RnnMode::Lstm || is_near(&y[2].reals(), &cells, 0.02), "{k:?}");
         let unrounded =
-            run_kernel(Isa::best(), &Recurrent { bf16_factors: false, ..layer }, &x.iter().collect::<Vec<_>>(), false);
+            run_kernel(Isa::best(), &Recurrent { half_factors: None, ..layer }, &x.iter().collect::<Vec<_>>(), false);
         assert!(unrounded.unwrap()[1].reals() != y[1].reals(), "{k:?}: the factors must be rounded");
         // Only the factors of products are rounded to `bf16`, not the stored states.
         let is_bf16 = |v: &f64| pellucid_ir::bf16::from_f64(*v).to_f64() == *v;
@@ -338,7 +375,7 @@ fn bf16_factors_round_the_factors_only() {
             let back = Recurrent { part: RecurrentPart::Gradient, ..*layer };
             run_kernel(Isa::best(), &back, &gradient_inputs(layer, &x, &y, &grads), false).unwrap()
         };
-        let (found, single) = (back(&layer), back(&Recurrent { bf16_factors: false, ..layer }));
+        let (found, single) = (back(&layer), back(&Recurrent { half_factors: None, ..layer }));
         for (found, single) in found.iter().zip(&single) {
             assert!(is_near(&found.reals(), &single.reals(), 0.03), "{k:?}");
         }
@@ -383,7 +420,12 @@ fn check_rejects_mismatched_operands() {
         assert!(matches!(run(&k, &bad), Err(Error::DTypeMismatch { .. })), "input {i}");
     }
     let double = arrays(&k, sizes, DType::F64, TestLayout::Plain);
-    assert!(matches!(run(&Recurrent { bf16_factors: true, ..k }, &double), Err(Error::DTypeMismatch { .. })));
+    for half in [DType::BF16, DType::F16] {
+        let rounded = Recurrent { half_factors: Some(half), ..k };
+        assert!(run(&rounded, &good).is_ok(), "{half}");
+        assert!(matches!(run(&rounded, &double), Err(Error::DTypeMismatch { .. })), "{half}");
+    }
+    assert!(run(&Recurrent { half_factors: Some(DType::F32), ..k }, &good).is_err());
     let half_precision = arrays(&k, sizes, DType::F16, TestLayout::Plain);
     assert!(matches!(run(&k, &half_precision), Err(Error::DTypeMismatch { .. })));
     for length in [-1i64, 4] {

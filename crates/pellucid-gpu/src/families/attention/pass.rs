@@ -91,7 +91,7 @@ struct PassShader<'p, 'a, 'o> {
     bindings: Bindings,
     float: WgslFloat,
     tile: WorkgroupTile,
-    /// The unit that multiplies factors that are rounded to `bf16`.
+    /// The unit that multiplies factors that are rounded to half precision.
     unit: Option<MatrixUnit>,
     /// The expressions of the row and column counts of the scores.
     limits: [String; 2],
@@ -154,7 +154,7 @@ impl<'a> AttentionPass<'a, '_> {
         let usage = if self.kind == PassKind::QueryGradient { BindingUse::Write } else { BindingUse::Read };
         let statistics = statistics.map(|buffer| ElementAccess::new(shader.binding(buffer, usage), compute.storage()));
         let float = WgslFloat(compute);
-        let unit = MatrixUnit::for_bf16(self.features, self.kernel.bf16_factors);
+        let unit = MatrixUnit::for_rounded(self.features, self.kernel.half_factors);
         let mut pass = PassShader { pass: self, shader, bindings, float, tile, unit, limits, scale, statistics };
         pass.generate([width_tiles, row_tiles, row_heads, width]);
         Some(pass.shader)

@@ -107,7 +107,7 @@ impl<Operands> RecurrentDispatches<'_, Operands> {
 
     /// Returns the operation and the matrix unit of its products.
     fn operation(&self, list: &DispatchList<'_>) -> (&'static str, Option<MatrixUnit>) {
-        (self.kernel.op, MatrixUnit::for_bf16(list.features, self.kernel.bf16_factors))
+        (self.kernel.op, MatrixUnit::for_rounded(list.features, self.kernel.half_factors))
     }
 
     /// Adds the dispatches that copy an array `[N, width]` to one time of an array of states.

@@ -49,8 +49,9 @@ pub struct AttentionOptions<'a> {
 /// The scores are computed block by block, and are never all stored (FlashAttention, Dao et al. 2022). With dropout,
 /// with a mask that requires a gradient, and in every derivative of order 2 or higher, all scores, `[.., L, S]`, are
 /// stored. The second derivative uses about 8 times the memory of the scores. `f16` and `bf16` are computed in `f32`
-/// and rounded once; under `autocast(DType::BF16)`, the factors of all products are rounded to `bf16` on the CPU. The
-/// scores must be representable: if a score overflows to ∞, the result is NaN.
+/// and rounded once; under `autocast`, the factors of all products are rounded to its dtype where this is faster: to
+/// `bf16` on the CPU, to `bf16` and `f16` on GPUs with matrix units. The scores must be representable: if a score
+/// overflows to ∞, the result is NaN.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`] unless Q, K and V have the same float dtype, and the mask has
@@ -87,8 +88,8 @@ pub fn scaled_dot_product_attention(
         attention_by_scores(&q, &k, &v, all.as_ref(), causal, scale, dropout)?
     } else {
         let operands: Vec<&Tensor> = [&q, &k, &v].into_iter().chain(&all).collect();
-        let bf16_factors = q.dtype() == DType::BF16 && autocast_dtype() == Some(DType::BF16);
-        apply(Attend { causal, scale, bf16_factors }, &operands)?.swap_remove(0)
+        let half_factors = autocast_dtype().filter(|&half| half == q.dtype());
+        apply(Attend { causal, scale, half_factors }, &operands)?.swap_remove(0)
     };
     reshape_to(&o, &heads.result)
 }
@@ -298,8 +299,8 @@ fn softmax_or_zeros(x: &Tensor) -> Result<Tensor> {
 struct Attend {
     causal: bool,
     scale: f64,
-    /// Whether the kernels round the factors of their products to `bf16`.
-    bf16_factors: bool,
+    /// The dtype to which the kernels may round the factors of their products.
+    half_factors: Option<DType>,
 }
 
 impl Attend {
@@ -315,8 +316,8 @@ impl Attend {
         let inputs: Vec<Array> = inputs.iter().map(widened).collect::<Result<_>>()?;
         let inputs: Vec<&Array> = inputs.iter().collect();
         let masked = inputs.len() > 3 && part == AttentionPart::Result || inputs.len() > 6;
-        let Attend { causal, scale, bf16_factors } = *self;
-        let kernel = Kernel::Attention(kernel::Attention { causal, masked, scale, bf16_factors, part });
+        let Attend { causal, scale, half_factors } = *self;
+        let kernel = Kernel::Attention(kernel::Attention { causal, masked, scale, half_factors, part });
         let metas = kernel.infer(&inputs.iter().map(|a| a.meta()).collect::<Vec<_>>())?;
         let new = |(k, meta): (usize, kernel::Meta)| match like.get(k) {
             Some(like) => array_in_order_of(like, meta),

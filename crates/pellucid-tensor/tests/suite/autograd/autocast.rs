@@ -276,6 +276,23 @@ fn gradients_of_attention_with_bf16_factors() {
     }
 }
 
+/// The CPU multiplies factors of `f16` in `f32`: under `autocast`, attention and its gradients have the same bits.
+#[test]
+fn the_cpu_does_not_round_the_factors_of_f16_attention() {
+    let _random = pellucid_tensor::Generator::new(0).scope();
+    let operands: [Tensor; 3] =
+        [40, 50, 50].map(|len| random(&[2, 2, len, 16]).to_dtype(DType::F16).detach().requires_grad_(true));
+    let results = |half: bool| {
+        let [q, k, v] = &operands;
+        let _guard = half.then(|| autocast(DType::F16));
+        let y = q.scaled_dot_product_attention(k, v, Default::default());
+        let loss = y.to_dtype(DType::F32).square().sum(..);
+        let gradients = grad(&[&loss], &[q, k, v], GradOptions::default()).unwrap();
+        [y].into_iter().chain(gradients).map(|t| t.to_bytes()).collect::<Vec<_>>()
+    };
+    assert!(results(true) == results(false));
+}
+
 fn model(x: &Tensor, w: &[&Tensor]) -> Tensor {
     let h = x.linear(w[0], None).layer_norm([16], None, None, 1e-5).gelu();
     h.linear(w[1], None).log_softmax(-1).index_select(1, &Tensor::from([0i64])).mean(..).neg()

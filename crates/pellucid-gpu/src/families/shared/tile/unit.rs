@@ -16,9 +16,9 @@ impl MatrixUnit {
         (features.matrix_units && is_half && factors[0] == factors[1]).then_some(MatrixUnit { factors: factors[0] })
     }
 
-    /// Returns the unit for factors that are rounded to `bf16`, if the device has it.
-    pub(crate) fn for_bf16(features: KernelFeatures, has_bf16_factors: bool) -> Option<MatrixUnit> {
-        (features.matrix_units && has_bf16_factors).then_some(MatrixUnit { factors: DType::BF16 })
+    /// Returns the unit for factors that are rounded to the dtype `half`, if there is one and the device has the unit.
+    pub(crate) fn for_rounded(features: KernelFeatures, half: Option<DType>) -> Option<MatrixUnit> {
+        half.and_then(|half| MatrixUnit::for_factors(features, [half; 2]))
     }
 
     /// Returns the suffix of the library functions for the dtype.

@@ -21,16 +21,17 @@ pub(super) struct RecurrentLayer {
     pub(super) reverse: bool,
     pub(super) projected: bool,
     pub(super) lengths: bool,
-    /// Whether the factors of products are rounded to `bf16`. It is set only for `f32` inputs.
-    pub(super) bf16_factors: bool,
+    /// The dtype to which the factors of products may be rounded. It is set only for `f32` inputs.
+    pub(super) half_factors: Option<DType>,
 }
 
 impl RecurrentLayer {
-    /// Returns a factor of a product, rounded to `bf16` if the factors of this layer are.
+    /// Returns a factor of a product, rounded to `bf16` if the factors of this layer are. As in the kernels of the CPU,
+    /// factors of `f16` are not rounded.
     fn rounded(&self, factor: &Tensor) -> Result<Tensor> {
-        match self.bf16_factors {
-            true => copy::to_dtype(&copy::to_dtype(factor, DType::BF16)?, DType::F32),
-            false => Ok(factor.clone()),
+        match self.half_factors {
+            Some(DType::BF16) => copy::to_dtype(&copy::to_dtype(factor, DType::BF16)?, DType::F32),
+            _ => Ok(factor.clone()),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::definition::{RecurrentLayer, definition};
 use crate::autograd::{apply, interface::*};
+use crate::device::Device;
 use crate::engine;
 use crate::ops::elementwise::{arithmetic, compare};
 use crate::ops::formula::map;
@@ -17,8 +18,8 @@ use pellucid_ir::{DType, Result, Shape, formula};
 
 impl RecurrentLayer {
     fn kernel(&self, part: RecurrentPart) -> Kernel {
-        let &RecurrentLayer { op, cell, reverse, projected, lengths, bf16_factors } = self;
-        Kernel::Recurrent(Recurrent { op, cell, reverse, projected, lengths, bf16_factors, part })
+        let &RecurrentLayer { op, cell, reverse, projected, lengths, half_factors } = self;
+        Kernel::Recurrent(Recurrent { op, cell, reverse, projected, lengths, half_factors, part })
     }
 
     fn is_lstm(&self) -> bool {
@@ -30,15 +31,21 @@ impl RecurrentLayer {
         5 + usize::from(self.is_lstm()) + usize::from(self.projected)
     }
 
-    /// Returns a factor of a product over all steps, rounded to `bf16` if the factors of this layer are.
-    fn factor(&self, array: Array) -> Result<Array> {
-        if self.bf16_factors { array.cast(DType::BF16) } else { Ok(array) }
+    /// Returns the dtype to which the factors of products over all steps are rounded. The CPU multiplies factors of
+    /// `f16` in `f32`, so that rounding would not make it faster.
+    fn factor_dtype(&self, device: Device) -> Option<DType> {
+        self.half_factors.filter(|&half| half == DType::BF16 || device != Device::cpu())
     }
 
-    /// Computes a matrix product over all steps. The product of `bf16` factors is converted to `f32`.
+    /// Returns a factor of a product over all steps, which may be rounded.
+    fn factor(&self, array: Array) -> Result<Array> {
+        self.factor_dtype(array.device()).map_or(Ok(array.clone()), |half| array.cast(half))
+    }
+
+    /// Computes a matrix product over all steps. The product of rounded factors is converted to `f32`.
     fn product(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         let product = matmul(a, b)?;
-        if self.bf16_factors { copy::to_dtype(&product, DType::F32) } else { Ok(product) }
+        if product.dtype().size() == 2 { copy::to_dtype(&product, DType::F32) } else { Ok(product) }
     }
 
     /// Returns the number of outputs.
@@ -87,8 +94,8 @@ impl Operation for RecurrentLayer {
         let projections = all.view(all.layout().slice(1, 0, 1, weight.shape()[0]));
         let transposed = weight.view(weight.layout().permute(&[1, 0]));
         let factors = [self.factor(flat(x, width)?)?, self.factor(transposed)?];
-        // A product of `bf16` factors is rounded to `bf16`, unless an epilogue reads it.
-        let epilogue = match self.bf16_factors {
+        // A product of rounded factors is rounded, unless an epilogue reads it.
+        let epilogue = match factors[0].dtype().size() == 2 {
             true => Some(formula!(|product| product).program(&Signature::new([DType::F32], DType::F32))?.clone()),
             false => None,
         };

@@ -208,7 +208,7 @@ fn recurrent(
         reverse: options.reverse,
         projected: weights.weight_hr.is_some(),
         lengths: options.lengths.is_some(),
-        bf16_factors: dtype == DType::BF16 && autocast_dtype() == Some(dtype),
+        half_factors: autocast_dtype().filter(|&half| half == dtype),
     };
     let outputs = apply(layer, &operands.iter().collect::<Vec<_>>())?;
     let narrow = |i: usize| copy::to_dtype(&outputs[i], dtype);
