@@ -208,6 +208,21 @@ fn fast_exponentials_equal_the_full_exponentials() {
     }
 }
 
+/// Checks that the fast sigmoid and distribution function are bit-identical to the full functions within their range.
+#[test]
+fn fast_sigmoids_equal_the_full_functions() {
+    for bits in (0..=f32::EXP_LIMIT.to_bits()).step_by(997).chain([f32::EXP_LIMIT.to_bits()]) {
+        for x in [f32::from_bits(bits), -f32::from_bits(bits)] {
+            assert_eq!(single::sigmoid_fast(x).to_bits(), single::sigmoid(x).to_bits(), "sigmoid_fast({x})");
+        }
+    }
+    for bits in (0..=single::NDTR_LIMIT.to_bits()).step_by(997).chain([single::NDTR_LIMIT.to_bits()]) {
+        for x in [f32::from_bits(bits), -f32::from_bits(bits)] {
+            assert_eq!(single::ndtr_fast(x).to_bits(), single::ndtr(x).to_bits(), "ndtr_fast({x})");
+        }
+    }
+}
+
 /// Returns pairs of pseudorandom integers, from which the tests derive dividends and divisors.
 fn divisions() -> impl Iterator<Item = (u64, u64)> {
     let mut state = 7u64;

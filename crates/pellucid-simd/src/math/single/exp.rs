@@ -107,6 +107,17 @@ pub(super) fn times_exp_of_product(v: f32, a: f32, b: f32) -> f32 {
     scale_biased(v * exp_reduced(r), biased)
 }
 
+/// Returns v·e^(a·b), bit-identical to [`times_exp_of_product`], if |a·b| ≤ [`EXP_LIMIT`], 2⁻⁶ ≤ |v| ≤ 1 and the result
+/// is not subnormal.
+#[inline(always)]
+pub(super) fn times_exp_of_product_fast<S: F32Lanes>(v: S, a: S, b: S) -> S {
+    let magic = S::splat(12_582_912.0);
+    let biased = (a * S::splat(LOG2_E)).mul_add(b, magic);
+    let n = biased - magic;
+    let r = n.mul_add(S::splat(-LN_2_LOW), a.mul_add(b, n * S::splat(-LN_2_HIGH)));
+    (v * exp_reduced(r)).add_bits(biased.low_bits_as_exponent())
+}
+
 /// Returns 2ˣ.
 #[inline(always)]
 pub fn exp2(x: f32) -> f32 {
@@ -169,9 +180,9 @@ pub fn expm1(x: f32) -> f32 {
 /// Returns the logistic function of x from e = e^−|x|, which cannot overflow: e/(1 + e) for x < 0, and 1/(1 + e)
 /// otherwise.
 #[inline(always)]
-fn sigmoid_from_exp(x: f32, e: f32) -> f32 {
-    let numerator = if x < 0.0 { e } else { 1.0 };
-    numerator / (1.0 + e)
+fn sigmoid_from_exp<S: F32Lanes>(x: S, e: S) -> S {
+    let numerator = x.if_negative(e, S::splat(1.0));
+    numerator / (S::splat(1.0) + e)
 }
 
 /// Returns the logistic function 1 / (1 + e⁻ˣ).
@@ -182,6 +193,6 @@ pub fn sigmoid(x: f32) -> f32 {
 
 /// Returns the logistic function for |x| ≤ [`EXP_LIMIT`], bit-identical to [`sigmoid`].
 #[inline(always)]
-pub fn sigmoid_fast(x: f32) -> f32 {
-    sigmoid_from_exp(x, exp_fast(-x.abs()))
+pub fn sigmoid_fast<S: F32Lanes>(x: S) -> S {
+    sigmoid_from_exp(x, exp_fast(x.copysign(S::splat(-1.0))))
 }

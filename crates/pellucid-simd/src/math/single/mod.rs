@@ -19,7 +19,7 @@ mod pow;
 mod trig;
 
 pub use bessel::{BesselI, BesselJ, BesselK, BesselY};
-pub use erf::{erf, erfc, erfcx, erfinv, ndtr, ndtri};
+pub use erf::{NDTR_LIMIT, erf, erfc, erfcx, erfinv, ndtr, ndtr_fast, ndtri};
 pub use exp::{EXP_LIMIT, exp, exp_fast, exp2, expm1, ldexp, sigmoid, sigmoid_fast};
 pub use gamma::{
     Polygamma, digamma, digamma_fast, igamma, igamma_fast, igammac, igammac_fast, is_rare_gamma,
