@@ -458,6 +458,7 @@ pub(crate) fn fused_instr(opcode: Opcode, in_registers: usize, tiles: [bool; 2])
         (Opcode::Function(op, f), ..) => match op {
             Unary::Exp => FusedInstr::Exp(f),
             Unary::Sigmoid => FusedInstr::Sigmoid(f),
+            Unary::Ndtr => FusedInstr::Ndtr(f),
             Unary::Tanh => FusedInstr::Tanh(f),
             Unary::Sin => FusedInstr::Sin(f),
             Unary::Cos => FusedInstr::Cos(f),

@@ -17,6 +17,8 @@ pub trait F32Lanes: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output 
     fn min_const(self, c: f32) -> Self;
     /// Returns the magnitude of `self` with the sign of `s`.
     fn copysign(self, s: Self) -> Self;
+    /// Returns `a` where `self` < 0, otherwise `b`.
+    fn if_negative(self, a: Self, b: Self) -> Self;
     /// Returns the bits shifted left by 23, which moves the lowest bits into the exponent field.
     fn low_bits_as_exponent(self) -> Self;
     /// Returns the value whose bits are the integer sum of the bits of `self` and `b`.
@@ -47,6 +49,11 @@ impl F32Lanes for f32 {
     #[inline(always)]
     fn copysign(self, s: f32) -> f32 {
         f32::copysign(self, s)
+    }
+
+    #[inline(always)]
+    fn if_negative(self, a: f32, b: f32) -> f32 {
+        if self < 0.0 { a } else { b }
     }
 
     #[inline(always)]

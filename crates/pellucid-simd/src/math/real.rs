@@ -26,6 +26,8 @@ pub trait Real:
     const TRIG_LIMIT: Self;
     /// The largest magnitude for which the fast exponential is correct.
     const EXP_LIMIT: Self;
+    /// The largest magnitude of b for which [`Real::ldexp_fast`] is correct.
+    const LDEXP_LIMIT: Self;
     /// Returns eˣ for |x| ≤ [`Real::EXP_LIMIT`], without branches.
     fn exp_fast(self) -> Self;
     /// Returns 1 / (1 + e⁻ˣ) for |x| ≤ [`Real::EXP_LIMIT`], without branches.
@@ -150,6 +152,8 @@ pub trait Real:
     fn ndtri(self) -> Self;
     /// Returns self·2ᵇ, even if 2ᵇ overflows or underflows.
     fn ldexp(self, b: Self) -> Self;
+    /// Returns self·2ᵇ for |b| ≤ [`Real::LDEXP_LIMIT`], without branches.
+    fn ldexp_fast(self, b: Self) -> Self;
     /// Returns selfᵇ.
     fn pow(self, b: Self) -> Self;
     /// Returns ln |Γ(x)|.
@@ -257,6 +261,7 @@ macro_rules! impl_real {
             const INFINITY: $t = $t::INFINITY;
             const TRIG_LIMIT: $t = $module::TRIG_LIMIT;
             const EXP_LIMIT: $t = $module::EXP_LIMIT;
+            const LDEXP_LIMIT: $t = $module::LDEXP_LIMIT;
             #[inline(always)]
             fn round(self) -> $t {
                 $t::round_ties_even(self)
@@ -340,5 +345,5 @@ impl_real_for_both!(
     [sqrt abs floor ceil trunc],
     [sin_fast cos_fast tan_fast exp_fast sigmoid_fast exp exp2 expm1 ln log2 log10 ln_1p sin cos tan sin_pi cos_pi asin
      acos atan sinh cosh tanh asinh acosh atanh sigmoid erf erfc erfcx erfinv ndtr ndtri],
-    [floor_div floor_div_fast rem rem_fast atan2 pow ldexp]
+    [floor_div floor_div_fast rem rem_fast atan2 pow ldexp ldexp_fast]
 );

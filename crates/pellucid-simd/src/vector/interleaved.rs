@@ -5,7 +5,7 @@
 
 use super::FloatVector;
 use crate::math::F32Lanes;
-use crate::math::single::{self, EXP_LIMIT};
+use crate::math::single::{self, EXP_LIMIT, NDTR_LIMIT};
 use std::ops::{Add, Div, Mul, Sub};
 
 /// A vector of `f32`, with operations on its bits.
@@ -122,6 +122,11 @@ impl<V: SingleVector, const K: usize> F32Lanes for Pack<V, K> {
     }
 
     #[inline(always)]
+    fn if_negative(self, a: Self, b: Self) -> Self {
+        pack_of!(|k| a.0[k].select(b.0[k], self.0[k].less(V::zero())))
+    }
+
+    #[inline(always)]
     fn low_bits_as_exponent(self) -> Self {
         pack_of!(|k| self.0[k].low_bits_as_exponent())
     }
@@ -132,14 +137,14 @@ impl<V: SingleVector, const K: usize> F32Lanes for Pack<V, K> {
     }
 }
 
-/// Applies a function to R vectors, four vectors at a time, and then to the remaining vectors one at a time.
-macro_rules! apply_in_fours {
-    ($f:path, $v:ident) => {{
-        let (mut vectors, remainder) = ($v, R / 4 * 4);
-        for four in vectors.as_chunks_mut::<4>().0 {
+/// Applies a function to R vectors, K vectors at a time, and then to the remaining vectors one at a time.
+macro_rules! apply_in_groups {
+    ($k:literal, $f:path, $v:ident) => {{
+        let (mut vectors, remainder) = ($v, R / $k * $k);
+        for group in vectors.as_chunks_mut::<$k>().0 {
             // SAFETY: the caller of the enclosing function guarantees *instruction set* of `Vector` for its entire
             // body. The `Pack` is used only in this statement, which is part of that body.
-            *four = $f(unsafe { Pack::new(four) }).0;
+            *group = $f(unsafe { Pack::new(group) }).0;
         }
         for one in vectors[remainder..].as_chunks_mut::<1>().0 {
             // SAFETY: the caller of the enclosing function guarantees *instruction set* of `Vector` for its entire
@@ -150,19 +155,25 @@ macro_rules! apply_in_fours {
     }};
 }
 
+/// Returns whether the magnitude of a lane exceeds `limit` or is NaN.
+///
+/// # Safety
+/// The clause *instruction set* of [`Vector`](super::Vector) holds.
+#[inline(always)]
+unsafe fn any_exceeds<V: SingleVector, const R: usize>(v: &[V; R], limit: f32) -> bool {
+    // SAFETY: *instruction set* is the clause of this function; *pointer validity* holds because the argument of
+    // `splat` is a reference to an argument.
+    v.iter().fold(false, |exceeds, x| exceeds | unsafe { x.any_exceeds(V::splat(&limit)) })
+}
+
 /// Returns eˣ of every lane, or `None` if the magnitude of a lane exceeds [`EXP_LIMIT`] or is NaN.
 ///
 /// # Safety
 /// The clause *instruction set* of [`Vector`](super::Vector) holds.
 #[inline(always)]
 pub(super) unsafe fn exp<V: SingleVector, const R: usize>(v: [V; R]) -> Option<[V; R]> {
-    let mut exceeds = false;
-    for x in v {
-        // SAFETY: *instruction set* is the clause of this function; *pointer validity* holds because the argument of
-        // `splat` is a reference to a constant.
-        exceeds |= unsafe { x.any_exceeds(V::splat(&EXP_LIMIT)) };
-    }
-    if exceeds { None } else { Some(apply_in_fours!(single::exp_fast, v)) }
+    // SAFETY: *instruction set* is the clause of both functions.
+    if unsafe { any_exceeds(&v, EXP_LIMIT) } { None } else { Some(apply_in_groups!(4, single::exp_fast, v)) }
 }
 
 /// Returns tanh x of every lane.
@@ -171,5 +182,32 @@ pub(super) unsafe fn exp<V: SingleVector, const R: usize>(v: [V; R]) -> Option<[
 /// The clause *instruction set* of [`Vector`](super::Vector) holds.
 #[inline(always)]
 pub(super) unsafe fn tanh<V: SingleVector, const R: usize>(v: [V; R]) -> [V; R] {
-    apply_in_fours!(single::tanh, v)
+    apply_in_groups!(4, single::tanh, v)
+}
+
+/// Returns 1 / (1 + e⁻ˣ) of every lane, or `None` if the magnitude of a lane exceeds [`EXP_LIMIT`] or is NaN.
+///
+/// # Safety
+/// The clause *instruction set* of [`Vector`](super::Vector) holds.
+#[inline(always)]
+pub(super) unsafe fn sigmoid<V: SingleVector, const R: usize>(v: [V; R]) -> Option<[V; R]> {
+    // SAFETY: *instruction set* is the clause of both functions.
+    if unsafe { any_exceeds(&v, EXP_LIMIT) } { None } else { Some(apply_in_groups!(4, single::sigmoid_fast, v)) }
+}
+
+/// Returns Φ(x) of every lane, or `None` if the magnitude of a lane exceeds [`NDTR_LIMIT`] or is NaN.
+///
+/// # Safety
+/// The clause *instruction set* of [`Vector`](super::Vector) holds.
+#[inline(always)]
+pub(super) unsafe fn ndtr<V: SingleVector, const R: usize>(v: [V; R]) -> Option<[V; R]> {
+    // SAFETY: *instruction set* is the clause of both functions.
+    if unsafe { any_exceeds(&v, NDTR_LIMIT) } {
+        return None;
+    }
+    // Four vectors have more intermediate values than the 16 registers of AVX2 hold.
+    Some(match const { V::LANES >= 16 } {
+        true => apply_in_groups!(4, single::ndtr_fast, v),
+        false => apply_in_groups!(2, single::ndtr_fast, v),
+    })
 }

@@ -294,6 +294,31 @@ pub trait FloatVector: Vector<Scalar: Real> {
         None
     }
 
+    /// Returns 1 / (1 + e⁻ˣ) of every lane of R vectors, with the steps of the vectors interleaved.
+    ///
+    /// Returns `None` if a lane exceeds [`Real::EXP_LIMIT`] in magnitude or is NaN, or if this vector type has no
+    /// vector implementation.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
+    #[inline(always)]
+    unsafe fn sigmoid<const R: usize>(_: [Self; R]) -> Option<[Self; R]> {
+        None
+    }
+
+    /// Returns the standard normal distribution function Φ(x) of every lane of R vectors, with the steps of the vectors
+    /// interleaved.
+    ///
+    /// Returns `None` if a lane exceeds [`NDTR_LIMIT`](crate::math::single::NDTR_LIMIT) in magnitude or is NaN, or if
+    /// this vector type has no vector implementation.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
+    #[inline(always)]
+    unsafe fn ndtr<const R: usize>(_: [Self; R]) -> Option<[Self; R]> {
+        None
+    }
+
     /// Stores all lanes with a non-temporal store, or with an ordinary store if the target has none.
     ///
     /// # Safety

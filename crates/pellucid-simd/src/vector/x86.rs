@@ -285,6 +285,18 @@ macro_rules! f32_functions {
             // SAFETY: this method and the function require the same clause, *instruction set* of `Vector`.
             Some(unsafe { interleaved::tanh(v) })
         }
+
+        #[inline(always)]
+        unsafe fn sigmoid<const R: usize>(v: [Self; R]) -> Option<[Self; R]> {
+            // SAFETY: this method and the function require the same clause, *instruction set* of `Vector`.
+            unsafe { interleaved::sigmoid(v) }
+        }
+
+        #[inline(always)]
+        unsafe fn ndtr<const R: usize>(v: [Self; R]) -> Option<[Self; R]> {
+            // SAFETY: this method and the function require the same clause, *instruction set* of `Vector`.
+            unsafe { interleaved::ndtr(v) }
+        }
     };
 }
 

@@ -179,14 +179,15 @@ impl WindowAxes {
             let (values, positions) = (&mut values[row * c.outputs..], &mut positions[row * c.outputs..]);
             let mut o = interior.start;
             while o < interior.end {
-                let start = first + c.position(o, 0);
+                let (start, count) = (first + c.position(o, 0), interior.end - o);
                 // SAFETY: the kernel is safe code, compiled for an instruction set of this processor.
-                if !unsafe { kernel(taps, x, start, &mut values[o..], &mut positions[o..]) } {
+                let done = unsafe { kernel(taps, x, start, &mut values[o..], &mut positions[o..], count) };
+                if done == 0 {
                     for o in o..interior.end.min(o + BLOCK) {
                         (values[o], positions[o]) = taps.largest(x, first + c.position(o, 0));
                     }
                 }
-                o += BLOCK;
+                o += done.max(BLOCK);
             }
             for o in (0..interior.start).chain(interior.end..c.outputs) {
                 let inside = c.taps(o);
@@ -268,20 +269,20 @@ fn is_larger<T: ComputeScalar>(new: T, old: T) -> bool {
     (new > old) | (new.is_nan() & !old.is_nan())
 }
 
-/// A function that pools a block of adjacent outputs; see [`max_pool_block`].
+/// A function that pools adjacent outputs; see [`max_pool_run`].
 ///
 /// It is safe code and may be called if the processor has the instruction set that it was compiled for.
-type MaxPoolKernel<T> = unsafe fn(&WindowTaps, &[T], usize, &mut [T], &mut [i64]) -> bool;
+type MaxPoolKernel<T> = unsafe fn(&WindowTaps, &[T], usize, &mut [T], &mut [i64], usize) -> usize;
 
 /// Returns the kernel for a stride. The stride is a constant of the kernel. For a stride above three, the kernel always
-/// returns false.
+/// returns 0.
 fn max_pool_kernel<T: StorageElement>(stride: usize) -> MaxPoolKernel<T> {
     let isa = Isa::best();
     match stride {
-        1 => up_to!(T::WIDEST_ISA, isa, max_pool_block::<T, 1>),
-        2 => up_to!(T::WIDEST_ISA, isa, max_pool_block::<T, 2>),
-        3 => up_to!(T::WIDEST_ISA, isa, max_pool_block::<T, 3>),
-        _ => |_, _, _, _, _| false,
+        1 => up_to!(T::WIDEST_ISA, isa, max_pool_run::<T, 1>),
+        2 => up_to!(T::WIDEST_ISA, isa, max_pool_run::<T, 2>),
+        3 => up_to!(T::WIDEST_ISA, isa, max_pool_run::<T, 3>),
+        _ => |_, _, _, _, _, _| 0,
     }
 }
 
@@ -291,59 +292,82 @@ const BLOCK: usize = 16;
 const PHASE_LEN: usize = 2 * BLOCK;
 
 per_isa! {
-    /// Computes the largest taps of a block of outputs and their positions.
-    ///
-    /// `first` is the index of the first tap of the first output. The maxima are selected without branches, which would
-    /// be unpredictable. The function writes [`BLOCK`] outputs, or as many as the slices hold. The caller must
-    /// overwrite the outputs that are beyond the end of the row. Returns false, without a write, if a phase or `x` is
-    /// too short.
+    /// Pools `count` adjacent outputs, block by block, until a block does not fit: see [`max_pool_block`]. `first` is
+    /// the index of the first tap of the first output. Returns the number of outputs of the computed blocks, of which
+    /// the last may extend beyond `count`.
     ///
     /// # Safety
     /// The processor has the instruction set. There is no other requirement.
-    fn max_pool_block[T: StorageElement, const S: usize][T, S](
-        taps: &WindowTaps, x: &[T], first: usize, values: &mut [T], positions: &mut [i64]
-    ) -> bool {
-        let &WindowTaps { counts, steps: [_, _, step], span } = taps;
-        let last = (counts[2] - 1) * step;
-        let phase_len = if last < S { BLOCK } else { PHASE_LEN };
-        let end = first + span - last + S * phase_len;
-        let fits = BLOCK + last / S <= phase_len && end <= x.len() && span <= i32::MAX as usize;
-        if !fits {
-            return false;
-        }
+    fn max_pool_run[T: StorageElement, const S: usize][T, S](
+        taps: &WindowTaps, x: &[T], first: usize, values: &mut [T], positions: &mut [i64], count: usize
+    ) -> usize {
         // Elements are widened once, not in every comparison.
         let mut phases = [StridePhase([x[first].widen(); PHASE_LEN]); S];
-        // The offset of the largest tap from the first tap; −1 before the first comparison.
-        let (mut best, mut offset) = ([x[first].widen(); BLOCK], [-1i32; BLOCK]);
-        for line in taps.line_offsets() {
-            deinterleave(&x[first + line..][..S * phase_len], &mut phases);
-            for tap in (0..counts[2]).map(|c| c * step) {
-                let tap_offset = (line + tap) as i32;
-                let Some(new) = phases[tap % S].0[tap / S..].first_chunk::<BLOCK>() else { return false };
-                for i in 0..BLOCK {
-                    let better = (offset[i] < 0) | is_larger(new[i], best[i]);
-                    best[i] = if better { new[i] } else { best[i] };
-                    offset[i] = if better { tap_offset } else { offset[i] };
-                }
+        for done in (0..count).step_by(BLOCK) {
+            let to = (&mut values[done..], &mut positions[done..]);
+            if !max_pool_block::<T, S>(taps, x, first + done * S, to, &mut phases) {
+                return done;
             }
         }
-        let mut found = [0; BLOCK];
-        for (o, (found, offset)) in found.iter_mut().zip(offset).enumerate() {
-            *found = (first + o * S) as i64 + i64::from(offset);
-        }
-        let mut largest = [x[first]; BLOCK];
-        largest.iter_mut().zip(best).for_each(|(to, best)| *to = T::narrow(best));
-        match (values.first_chunk_mut(), positions.first_chunk_mut()) {
-            (Some(values), Some(positions)) => (*values, *positions) = (largest, found),
-            _ => {
-                let found = largest.into_iter().zip(found);
-                for ((value, position), found) in values.iter_mut().zip(positions).zip(found) {
-                    (*value, *position) = found;
-                }
-            }
-        }
-        true
+        count.next_multiple_of(BLOCK)
     }
+}
+
+/// Computes the largest taps of a block of outputs and their positions.
+///
+/// `first` is the index of the first tap of the first output. The maxima are selected without branches, which would be
+/// unpredictable. The function writes [`BLOCK`] outputs, or as many as the slices hold. The caller must overwrite the
+/// outputs that are beyond the end of the row. Returns false, without a write, if a phase or `x` is too short.
+#[inline(always)]
+fn max_pool_block<T: StorageElement, const S: usize>(
+    taps: &WindowTaps,
+    x: &[T],
+    first: usize,
+    (values, positions): (&mut [T], &mut [i64]),
+    phases: &mut [StridePhase<T::Compute>; S],
+) -> bool {
+    let &WindowTaps { counts, steps, span } = taps;
+    let last = (counts[2] - 1) * steps[2];
+    let phase_len = if last < S { BLOCK } else { PHASE_LEN };
+    let end = first + span - last + S * phase_len;
+    let fits = BLOCK + last / S <= phase_len && end <= x.len() && span <= i32::MAX as usize;
+    if !fits {
+        return false;
+    }
+    // The largest tap so far, and its offset from the first tap.
+    let (mut best, mut offset) = ([x[first].widen(); BLOCK], [0i32; BLOCK]);
+    for (l, line) in taps.line_offsets().enumerate() {
+        deinterleave(&x[first + line..][..S * phase_len], phases);
+        if l == 0 {
+            best.copy_from_slice(&phases[0].0[..BLOCK]);
+        }
+        // The first tap is compared with no other one.
+        for tap in (usize::from(l == 0)..counts[2]).map(|c| c * steps[2]) {
+            let tap_offset = (line + tap) as i32;
+            let Some(new) = phases[tap % S].0[tap / S..].first_chunk::<BLOCK>() else { return false };
+            for i in 0..BLOCK {
+                let better = is_larger(new[i], best[i]);
+                best[i] = if better { new[i] } else { best[i] };
+                offset[i] = if better { tap_offset } else { offset[i] };
+            }
+        }
+    }
+    let mut found = [0; BLOCK];
+    for (o, (found, offset)) in found.iter_mut().zip(offset).enumerate() {
+        *found = (first + o * S) as i64 + i64::from(offset);
+    }
+    let mut largest = [x[first]; BLOCK];
+    largest.iter_mut().zip(best).for_each(|(to, best)| *to = T::narrow(best));
+    match (values.first_chunk_mut(), positions.first_chunk_mut()) {
+        (Some(values), Some(positions)) => (*values, *positions) = (largest, found),
+        _ => {
+            let found = largest.into_iter().zip(found);
+            for ((value, position), found) in values.iter_mut().zip(positions).zip(found) {
+                (*value, *position) = found;
+            }
+        }
+    }
+    true
 }
 
 /// The elements of a line whose indices are equal modulo the stride.

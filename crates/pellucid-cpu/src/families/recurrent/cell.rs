@@ -289,6 +289,10 @@ unsafe fn sigmoid<V: FloatVector, const R: usize>(mut v: [V; R]) -> [V; R] {
     fn sigmoid_out_of_line<T: Real>(x: T) -> T {
         x.sigmoid()
     }
+    // SAFETY: the instruction set of `V` is enabled (this function's contract).
+    if let Some(y) = unsafe { V::sigmoid(v) } {
+        return y;
+    }
     // One loop over all lanes, which lets the compiler keep them in registers.
     for x in lanes(&mut v) {
         *x = if const { V::HAS_FMA } { x.sigmoid() } else { sigmoid_out_of_line(*x) };

@@ -306,6 +306,7 @@ macro_rules! primitives {
                 $(
                     const HAS_RARE: bool = true;
                     #[inline(always)]
+                    #[allow(unused_variables)]
                     fn is_rare($c: $T, $d: $T) -> bool {
                         $is
                     }
@@ -361,7 +362,7 @@ mod float {
         vector Max |a, b| a.max(b);
         vector Min |a, b| a.min(b);
         vector Copysign |a, b| a.copysign(b);
-        vector Ldexp |a, b| a.ldexp(b);
+        vector Ldexp |a, b| a.ldexp_fast(b), rare |a, b| b.abs() > T::LDEXP_LIMIT || b.is_nan() => a.ldexp(b);
         scalar Polygamma |a, b| a.polygamma(b);
         single Zeta |a, b| a.zeta_fast(b), rare |a, b| a.is_rare_zeta(b) => a.zeta(b);
         single Igamma |a, b| a.igamma_fast(b), rare |a, b| a.is_rare_incomplete_gamma(b) => a.igamma(b);

@@ -295,7 +295,15 @@ unsafe fn apply_function<V: FloatVector, const R: usize>(v: [V; R], instr: Fused
                 Some(y) => y,
                 None => apply_in_memory(v, f),
             },
-            FusedInstr::Sigmoid(f) => apply_in_registers::<V, R, float::Sigmoid>(v, f),
+            FusedInstr::Sigmoid(f) => match V::sigmoid(v) {
+                Some(y) => y,
+                None if const { size_of::<V::Scalar>() == 8 } => apply_in_registers::<V, R, float::Sigmoid>(v, f),
+                None => apply_in_memory(v, f),
+            },
+            FusedInstr::Ndtr(f) => match V::ndtr(v) {
+                Some(y) => y,
+                None => apply_in_memory(v, f),
+            },
             FusedInstr::Tanh(f) => match V::tanh(v) {
                 Some(y) => y,
                 None => apply_in_memory(v, f),

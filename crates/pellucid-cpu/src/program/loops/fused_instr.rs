@@ -253,14 +253,15 @@ pub(crate) enum FusedInstr {
     /// eᵛ, computed in registers if the vector type has an implementation and no value of the block is rare, otherwise
     /// by the loop.
     Exp(VectorUnaryLoop),
-    /// 1 / (1 + e⁻ᵛ), computed in registers if the vectors have a fused multiply-add and no value of the block is rare,
-    /// otherwise by the loop.
+    /// 1 / (1 + e⁻ᵛ), computed like `Exp`; in `f64`, if the vectors have a fused multiply-add.
     Sigmoid(VectorUnaryLoop),
+    /// Φ(v), computed like `Exp`.
+    Ndtr(VectorUnaryLoop),
     /// tanh v, computed in registers if the vector type has an implementation, otherwise by the loop.
     Tanh(VectorUnaryLoop),
-    /// sin v, computed like `Sigmoid`.
+    /// sin v, computed like `Abs` if no value of the block is rare.
     Sin(VectorUnaryLoop),
-    /// cos v, computed like `Sigmoid`.
+    /// cos v, computed like `Sin`.
     Cos(VectorUnaryLoop),
     /// f(v), computed by the loop of f.
     Apply(VectorUnaryLoop),
@@ -283,7 +284,8 @@ impl FusedInstr {
     #[inline(always)]
     pub(super) fn is_function(self) -> bool {
         use FusedInstr::*;
-        matches!(self, Exp(_) | Sigmoid(_) | Tanh(_) | Sin(_) | Cos(_) | Apply(_) | Abs(_) | Floor(_) | Trunc(_))
+        let is_in_registers = matches!(self, Exp(_) | Sigmoid(_) | Ndtr(_) | Tanh(_) | Sin(_) | Cos(_));
+        is_in_registers || matches!(self, Apply(_) | Abs(_) | Floor(_) | Trunc(_))
     }
 
     /// Returns true if the instruction computes a mask and leaves v as it is.

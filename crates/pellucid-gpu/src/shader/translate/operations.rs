@@ -291,6 +291,7 @@ impl WgslTranslator<'_> {
             ("to_bits", [a], ValueType::F64) => return Ok(Symbol::Name(ValueType::U64, a.clone())),
             ("to_bits", [a], ValueType::F32) => (ValueType::U32, format!("bitcast<u32>({a})")),
             ("min_const", [a, c], ValueType::F32) => (float, format!("select({a}, {c}, f_lt({c}, {a}))")),
+            ("if_negative", [x, a, b], ValueType::F32) => (float, format!("select({b}, {a}, f_lt({x}, 0.0))")),
             ("low_bits_as_exponent", [a], ValueType::F32) => (float, format!("bitcast<f32>(bitcast<u32>({a}) << 23u)")),
             ("add_bits", [a, b], ValueType::F32) => {
                 (float, format!("bitcast<f32>(bitcast<u32>({a}) + bitcast<u32>({b}))"))

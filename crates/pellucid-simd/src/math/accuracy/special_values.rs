@@ -208,6 +208,34 @@ fn fast_exponentials_equal_the_full_exponentials() {
     }
 }
 
+/// Checks that the fast sigmoid and distribution function are bit-identical to the full functions within their range.
+#[test]
+fn fast_sigmoids_equal_the_full_functions() {
+    for bits in (0..=f32::EXP_LIMIT.to_bits()).step_by(997).chain([f32::EXP_LIMIT.to_bits()]) {
+        for x in [f32::from_bits(bits), -f32::from_bits(bits)] {
+            assert_eq!(single::sigmoid_fast(x).to_bits(), single::sigmoid(x).to_bits(), "sigmoid_fast({x})");
+        }
+    }
+    for bits in (0..=single::NDTR_LIMIT.to_bits()).step_by(997).chain([single::NDTR_LIMIT.to_bits()]) {
+        for x in [f32::from_bits(bits), -f32::from_bits(bits)] {
+            assert_eq!(single::ndtr_fast(x).to_bits(), single::ndtr(x).to_bits(), "ndtr_fast({x})");
+        }
+    }
+}
+
+/// Checks that the fast function is bit-identical to [`Real::ldexp`] within its range and at its ends.
+#[test]
+fn fast_ldexp_equals_the_full_function() {
+    for k in -4000..=4000 {
+        for a in [1.0, -0.7, 1.9e-20, 3e38, 0.0, f64::INFINITY] {
+            let (x, b) = (a as f32, single::LDEXP_LIMIT * k as f32 / 4000.0);
+            assert_eq!(single::ldexp_fast(x, b).to_bits(), single::ldexp(x, b).to_bits(), "ldexp_fast({x}, {b})");
+            let b = double::LDEXP_LIMIT * k as f64 / 4000.0;
+            assert_eq!(double::ldexp_fast(a, b).to_bits(), double::ldexp(a, b).to_bits(), "ldexp_fast({a}, {b})");
+        }
+    }
+}
+
 /// Returns pairs of pseudorandom integers, from which the tests derive dividends and divisors.
 fn divisions() -> impl Iterator<Item = (u64, u64)> {
     let mut state = 7u64;

@@ -114,6 +114,17 @@ pub fn ldexp(a: f64, b: f64) -> f64 {
     a * power_of_two(h) * power_of_two(h) * (p * power_of_two(rest))
 }
 
+/// The largest |b| for [`ldexp_fast`]. Up to this limit, 2ᵇ is a normal number.
+pub const LDEXP_LIMIT: f64 = 1020.0;
+
+/// Returns a·2ᵇ for |b| ≤ [`LDEXP_LIMIT`], bit-identical to [`ldexp`].
+#[inline(always)]
+pub fn ldexp_fast(a: f64, b: f64) -> f64 {
+    let (nf, n) = nearest(b);
+    let p = 1.0 + expm1_reduced((b - nf) * std::f64::consts::LN_2);
+    a * f64::from_bits(p.to_bits().wrapping_add((n as u64) << 52))
+}
+
 /// Returns eˣ − 1, accurate near 0.
 ///
 /// Computes 2ⁿ(eʳ − 1) + (2ⁿ − 1) with both terms halved, so that 2ⁿ = 2¹⁰²⁴ does not overflow.

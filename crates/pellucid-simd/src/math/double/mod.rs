@@ -12,7 +12,9 @@ mod pow;
 mod trig;
 
 pub use erf::{erf, erfc, erfcx, erfinv, erfinv_short, ndtr, ndtri};
-pub use exp::{EXP_LIMIT, exp, exp_fast, exp_short, expm1, ldexp, sigmoid, sigmoid_fast, tanh};
+pub use exp::{
+    EXP_LIMIT, LDEXP_LIMIT, exp, exp_fast, exp_short, expm1, ldexp, ldexp_fast, sigmoid, sigmoid_fast, tanh,
+};
 pub use inverse::{atan, atan2, atan2_short};
 pub use libm::{acos, asin, asinh, atanh, cosh, exp2, log2, log10, sinh};
 pub use log::{atanh_short, ln, ln_1p, ln_short};

@@ -107,6 +107,17 @@ pub(super) fn times_exp_of_product(v: f32, a: f32, b: f32) -> f32 {
     scale_biased(v * exp_reduced(r), biased)
 }
 
+/// Returns v·e^(a·b), bit-identical to [`times_exp_of_product`], if |a·b| ≤ [`EXP_LIMIT`], 2⁻⁶ ≤ |v| ≤ 1 and the result
+/// is not subnormal.
+#[inline(always)]
+pub(super) fn times_exp_of_product_fast<S: F32Lanes>(v: S, a: S, b: S) -> S {
+    let magic = S::splat(12_582_912.0);
+    let biased = (a * S::splat(LOG2_E)).mul_add(b, magic);
+    let n = biased - magic;
+    let r = n.mul_add(S::splat(-LN_2_LOW), a.mul_add(b, n * S::splat(-LN_2_HIGH)));
+    (v * exp_reduced(r)).add_bits(biased.low_bits_as_exponent())
+}
+
 /// Returns 2ˣ.
 #[inline(always)]
 pub fn exp2(x: f32) -> f32 {
@@ -150,6 +161,16 @@ pub fn ldexp(a: f32, b: f32) -> f32 {
     a * power_of_two(h) * power_of_two(h) * (p * power_of_two(rest))
 }
 
+/// The largest |b| for [`ldexp_fast`]. Up to this limit, 2ᵇ is a normal number.
+pub const LDEXP_LIMIT: f32 = 124.0;
+
+/// Returns a·2ᵇ for |b| ≤ [`LDEXP_LIMIT`], bit-identical to [`ldexp`].
+#[inline(always)]
+pub fn ldexp_fast(a: f32, b: f32) -> f32 {
+    let (nf, n) = nearest(b);
+    a * f32::from_bits(exp2_reduced(b - nf).to_bits().wrapping_add((n as u32) << 23))
+}
+
 /// Returns eˣ − 1, accurate near 0.
 ///
 /// Computes 2ⁿ(eʳ − 1) + (2ⁿ − 1) with both terms halved, so that 2ⁿ = 2¹²⁸ does not overflow.
@@ -169,9 +190,9 @@ pub fn expm1(x: f32) -> f32 {
 /// Returns the logistic function of x from e = e^−|x|, which cannot overflow: e/(1 + e) for x < 0, and 1/(1 + e)
 /// otherwise.
 #[inline(always)]
-fn sigmoid_from_exp(x: f32, e: f32) -> f32 {
-    let numerator = if x < 0.0 { e } else { 1.0 };
-    numerator / (1.0 + e)
+fn sigmoid_from_exp<S: F32Lanes>(x: S, e: S) -> S {
+    let numerator = x.if_negative(e, S::splat(1.0));
+    numerator / (S::splat(1.0) + e)
 }
 
 /// Returns the logistic function 1 / (1 + e⁻ˣ).
@@ -182,6 +203,6 @@ pub fn sigmoid(x: f32) -> f32 {
 
 /// Returns the logistic function for |x| ≤ [`EXP_LIMIT`], bit-identical to [`sigmoid`].
 #[inline(always)]
-pub fn sigmoid_fast(x: f32) -> f32 {
-    sigmoid_from_exp(x, exp_fast(-x.abs()))
+pub fn sigmoid_fast<S: F32Lanes>(x: S) -> S {
+    sigmoid_from_exp(x, exp_fast(x.copysign(S::splat(-1.0))))
 }

@@ -19,8 +19,8 @@ mod pow;
 mod trig;
 
 pub use bessel::{BesselI, BesselJ, BesselK, BesselY};
-pub use erf::{erf, erfc, erfcx, erfinv, ndtr, ndtri};
-pub use exp::{EXP_LIMIT, exp, exp_fast, exp2, expm1, ldexp, sigmoid, sigmoid_fast};
+pub use erf::{NDTR_LIMIT, erf, erfc, erfcx, erfinv, ndtr, ndtr_fast, ndtri};
+pub use exp::{EXP_LIMIT, LDEXP_LIMIT, exp, exp_fast, exp2, expm1, ldexp, ldexp_fast, sigmoid, sigmoid_fast};
 pub use gamma::{
     Polygamma, digamma, digamma_fast, igamma, igamma_fast, igammac, igammac_fast, is_rare_gamma,
     is_rare_incomplete_gamma, is_rare_zeta, lgamma, lgamma_fast, zeta, zeta_fast,
