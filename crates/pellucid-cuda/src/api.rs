@@ -135,6 +135,8 @@ impl ComputeApi for CudaApi {
             f16: false,
             matrix_units: self.context.architecture >= 80,
             library_products: LtLibrary::is_present(),
+            // Every device has 48 KiB without further settings.
+            large_shared_memory: true,
         }
     }
 

@@ -202,6 +202,8 @@ pub struct OptionalFeatures {
     pub matrix_units: bool,
     /// Whether [`ComputeApi::library_product`] computes products.
     pub library_products: bool,
+    /// Whether a workgroup has 48 KiB of shared memory. Otherwise it has at least 16 KiB.
+    pub large_shared_memory: bool,
 }
 
 /// A batch of products C = A·B of matrices A `[m, k]`, B `[k, n]` and C `[m, n]`, whose rows follow each other without

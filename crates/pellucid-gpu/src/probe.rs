@@ -1,6 +1,6 @@
 //! Properties of a device that only a kernel can detect.
 
-use crate::api::ComputeApi;
+use crate::api::{ComputeApi, OptionalFeatures};
 use crate::buffer::DeviceMemory;
 use crate::dispatch_list::DispatchList;
 use crate::gpu::Gpu;
@@ -48,9 +48,15 @@ impl<A: ComputeApi> Gpu<A> {
         let fused = self.probe_fused_multiply_add().map_err(unavailable)?;
         let subgroups = self.probe_subgroups().map_err(unavailable)?;
         let native_f16 = self.probe_half_conversions().map_err(unavailable)?;
-        let optional = self.api.optional_features();
-        let (matrix_units, library_products) = (subgroups && optional.matrix_units, optional.library_products);
-        self.features.get_or_init(|| KernelFeatures { fused, subgroups, native_f16, matrix_units, library_products });
+        let OptionalFeatures { matrix_units, library_products, large_shared_memory, .. } = self.api.optional_features();
+        self.features.get_or_init(|| KernelFeatures {
+            fused,
+            subgroups,
+            native_f16,
+            matrix_units: subgroups && matrix_units,
+            library_products,
+            large_shared_memory,
+        });
         Ok(())
     }
 

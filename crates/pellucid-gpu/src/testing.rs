@@ -96,7 +96,13 @@ impl ComputeApi for TestApi {
     }
 
     fn optional_features(&self) -> OptionalFeatures {
-        OptionalFeatures { subgroups: false, f16: false, matrix_units: false, library_products: false }
+        OptionalFeatures {
+            subgroups: false,
+            f16: false,
+            matrix_units: false,
+            library_products: false,
+            large_shared_memory: false,
+        }
     }
 
     fn failure(&self) -> &DeviceFailure {

@@ -85,6 +85,7 @@ impl ComputeApi for WgpuApi {
             f16: features.contains(wgpu::Features::SHADER_F16),
             matrix_units: false,
             library_products: false,
+            large_shared_memory: false,
         }
     }
 

@@ -30,6 +30,7 @@ const FEATURES: [KernelFeatures; 5] = {
         native_f16: false,
         matrix_units: false,
         library_products: false,
+        large_shared_memory: false,
     };
     [
         NONE,

@@ -81,6 +81,8 @@ pub struct KernelFeatures {
     pub matrix_units: bool,
     /// Whether a library computes large matrix products.
     pub library_products: bool,
+    /// Whether a workgroup has 48 KiB of shared memory. Otherwise it has 16 KiB.
+    pub large_shared_memory: bool,
 }
 
 /// A buffer of a described dispatch.
@@ -251,6 +253,14 @@ impl ShaderBuilder {
         self.names += 1;
         let name = format!("t{}", self.names);
         self.line(format!("let {name} = {};", value.as_ref()));
+        name
+    }
+
+    /// Adds a line that declares a variable with the initial value `value`, and returns the name.
+    pub(crate) fn define_variable(&mut self, value: impl AsRef<str>) -> String {
+        self.names += 1;
+        let name = format!("t{}", self.names);
+        self.line(format!("var {name} = {};", value.as_ref()));
         name
     }
 

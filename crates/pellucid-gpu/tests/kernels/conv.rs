@@ -104,9 +104,24 @@ fn convolutions_match_the_cpu() {
 
 #[test]
 fn convolutions_in_large_tiles_match_the_cpu() {
-    let case = case([4, 4, 64, 1], [1, 16, 16], [[1, 3, 3], [1, 1, 1], [1, 1, 1], [0, 1, 1]]);
-    for dtype in [DType::F32, DType::BF16] {
-        check_conv(&mut Rng(63), &case, ConvPart::Output, dtype, false);
+    let rng = &mut Rng(63);
+    let small_window = [[1, 3, 3], [1, 1, 1], [1, 1, 1], [0, 1, 1]];
+    let with_gaps = [[2, 3, 2], [1, 2, 1], [1, 2, 3], [1, 2, 0]];
+    let cases = [
+        (ConvPart::Output, case([4, 4, 64, 1], [1, 16, 16], small_window)),
+        (ConvPart::Input, case([4, 64, 4, 1], [1, 16, 16], small_window)),
+        (ConvPart::Weight, case([2, 64, 128, 1], [1, 9, 8], small_window)),
+        (ConvPart::Output, case([2, 6, 72, 2], [3, 30, 13], with_gaps)),
+        (ConvPart::Input, case([2, 80, 6, 2], [3, 30, 13], with_gaps)),
+        (ConvPart::Weight, case([2, 48, 160, 2], [3, 12, 9], with_gaps)),
+        // A window with many taps, and one of a single element with padding.
+        (ConvPart::Output, case([1, 2, 64, 1], [1, 1, 1100], [[1, 1, 41], [1, 1, 1], [1, 1, 1], [0, 0, 7]])),
+        (ConvPart::Output, case([1, 5, 64, 1], [1, 63, 63], [[1, 1, 1], [1, 2, 2], [1, 1, 1], [0, 1, 1]])),
+    ];
+    for (part, case) in &cases {
+        for dtype in [DType::F32, DType::BF16] {
+            check_conv(rng, case, *part, dtype, false);
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! [`TiledArray`]: an operand of a tiled product, and the expressions of its offsets.
 
+use super::depth_table::{DepthTable, WindowTaps};
 use crate::operand::DeviceArray;
 use crate::shader::{ElementRef, SELECT_LOADED, ShaderBuilder, digits, wgsl_type};
 use pellucid_ir::{Compute, are_one_axis};
@@ -148,7 +149,7 @@ impl<'a> TiledArray<'a> {
             stride: shader.declare(c.stride),
         };
         let coordinates = self.coordinates.iter().map(coordinate).collect();
-        ArrayExprs { first, rows, columns, coordinates, quads: self.quad_axis() }
+        ArrayExprs { first, rows, columns, coordinates, quads: self.quad_axis(), taps: None }
     }
 }
 
@@ -174,9 +175,9 @@ struct DigitExprs {
 }
 
 /// The parameters of a [`Coordinate`].
-struct CoordinateExprs {
-    limit: String,
-    start: String,
+pub(super) struct CoordinateExprs {
+    pub(super) limit: String,
+    pub(super) start: String,
     stride: String,
 }
 
@@ -186,9 +187,11 @@ pub(crate) struct ArrayExprs {
     first: ElementRef,
     rows: Vec<DigitExprs>,
     columns: Vec<DigitExprs>,
-    coordinates: Vec<CoordinateExprs>,
+    pub(super) coordinates: Vec<CoordinateExprs>,
     /// The axis along which four elements are loaded together.
     pub(crate) quads: Option<QuadAxis>,
+    /// The taps of a factor with a [`DepthTable`].
+    pub(super) taps: Option<WindowTaps>,
 }
 
 /// The part of an offset that depends on one index.
@@ -196,8 +199,30 @@ pub(crate) struct ArrayExprs {
 pub(crate) struct IndexPart {
     /// Whether the index is in range.
     pub(crate) is_valid: String,
-    offset: String,
-    coordinates: Vec<Option<String>>,
+    pub(super) offset: String,
+    /// The contribution to every coordinate.
+    pub(super) coordinates: Vec<Option<String>>,
+    /// Whether the contributions contain the starts of the coordinates.
+    pub(super) has_starts: bool,
+    /// The digit along every coordinate.
+    pub(super) taps: Vec<Option<String>>,
+    /// The word of bits of a factor with a [`DepthTable`].
+    pub(super) bits: String,
+}
+
+/// The part of an offset that depends on k.
+pub(super) enum DepthPart {
+    Computed(IndexPart),
+    /// The entry of a [`DepthTable`].
+    Entry(String),
+}
+
+/// The k indices of a block of 4 × 4 elements, starting at the first one.
+pub(super) enum BlockDepth<'t> {
+    /// The first k, and the limit of k.
+    Computed(String, &'t str),
+    /// A table, and the first k in the tile.
+    Table(&'t DepthTable, String),
 }
 
 impl ArrayExprs {
@@ -223,11 +248,13 @@ impl ArrayExprs {
         // The row contributes the starts of the coordinates.
         let start = |c: &CoordinateExprs| base.map(|_| c.start.clone());
         let mut coordinates: Vec<Option<String>> = self.coordinates.iter().map(start).collect();
+        let mut taps = vec![None; self.coordinates.len()];
         let values = digits(shader, index, side.iter().map(|digit| &digit.len));
         for (value, digit) in values.iter().zip(side).rev() {
             match &digit.coordinate {
                 None => offset = format!("{offset} + {value} * {}", digit.stride),
                 Some((index, factor)) => {
+                    taps[*index] = Some(value.clone());
                     let term = format!("{value} * {factor}");
                     coordinates[*index] = Some(match coordinates[*index].take() {
                         Some(sum) => format!("{sum} + {term}"),
@@ -244,7 +271,8 @@ impl ArrayExprs {
             }
         }
         let offset = shader.define(offset);
-        IndexPart { is_valid: format!("{index} < {limit}"), offset, coordinates }
+        let (is_valid, has_starts) = (format!("{index} < {limit}"), base.is_some());
+        IndexPart { is_valid, offset, coordinates, has_starts, taps, bits: String::new() }
     }
 
     /// Adds the lines that compute the offset of the element at a row and a column of an array without coordinates.
@@ -255,16 +283,10 @@ impl ArrayExprs {
         ElementRef { elements: self.first.elements, offset }
     }
 
-    /// Adds the lines that assign an element to `target`, or 0 if the element is outside the array.
-    pub(crate) fn load_element(
-        &self,
-        shader: &mut ShaderBuilder,
-        (row, column): (&IndexPart, &IndexPart),
-        compute: Compute,
-        target: &str,
-    ) {
+    /// Adds the lines that compute the condition under which an element exists, and returns it with the expression of
+    /// the element's offset.
+    fn element_place(&self, shader: &mut ShaderBuilder, (row, column): (&IndexPart, &IndexPart)) -> (String, String) {
         let mut conditions = vec![row.is_valid.clone(), column.is_valid.clone()];
-        let offset = format!("{} + {}", row.offset, column.offset);
         for (k, coordinate) in self.coordinates.iter().enumerate() {
             let sum = match (&row.coordinates[k], &column.coordinates[k]) {
                 (Some(a), Some(b)) => shader.define(format!("{a} + {b}")),
@@ -274,22 +296,44 @@ impl ArrayExprs {
             // Coordinates below 0 wrap to large numbers.
             conditions.push(format!("{sum} < {}", coordinate.limit));
         }
-        let (is_valid, offset) = valid_offset(shader, &conditions.join(" && "), &offset);
+        (conditions.join(" && "), format!("{} + {}", row.offset, column.offset))
+    }
+
+    /// Adds the lines that assign an element to `target`, or 0 if the element is outside the array.
+    pub(crate) fn load_element(
+        &self,
+        shader: &mut ShaderBuilder,
+        parts: (&IndexPart, &IndexPart),
+        compute: Compute,
+        target: &str,
+    ) {
+        let place = self.element_place(shader, parts);
+        self.load_place(shader, &place, compute, target);
+    }
+
+    /// Adds the lines that assign the element at an offset to `target`, or 0 if the condition is false.
+    fn load_place(
+        &self,
+        shader: &mut ShaderBuilder,
+        (condition, offset): &(String, String),
+        compute: Compute,
+        target: &str,
+    ) {
+        let (is_valid, offset) = valid_offset(shader, condition, offset);
         let value = self.first.elements.as_type(compute).load(shader, &offset);
         shader.line(format!("{target} = {SELECT_LOADED}({}(), {value}, {is_valid});", wgsl_type(compute)));
     }
 
-    /// Adds the lines that assign four neighbouring elements to `targets`, or 0 if they are outside the array. The
-    /// array has a [`QuadAxis`].
+    /// Adds the lines that assign four neighbouring elements, starting at an offset, to `targets`, or 0 if the
+    /// condition is false. The array has a [`QuadAxis`].
     fn load_quad(
         &self,
         shader: &mut ShaderBuilder,
-        (row, column): (&IndexPart, &IndexPart),
+        (condition, offset): &(String, String),
         compute: Compute,
         targets: [String; 4],
     ) {
-        let condition = format!("{} && {}", row.is_valid, column.is_valid);
-        let (is_valid, offset) = valid_offset(shader, &condition, &format!("{} + {}", row.offset, column.offset));
+        let (is_valid, offset) = valid_offset(shader, condition, offset);
         let values = self.first.elements.as_type(compute).load_quad(shader, &offset);
         for (target, value) in targets.iter().zip(values) {
             shader.line(format!("{target} = {SELECT_LOADED}({}(), {value}, {is_valid});", wgsl_type(compute)));
@@ -329,51 +373,81 @@ impl FactorSide {
         index: &str,
         limit: &str,
     ) -> IndexPart {
-        match self {
+        let mut part = match self {
             FactorSide::Left => array.row_part(shader, index, limit),
             FactorSide::Right => array.column_part(shader, index, limit),
+        };
+        array.declare_bits(shader, &mut part, false);
+        part
+    }
+
+    /// Adds the lines that compute the part of an offset that depends on k.
+    pub(super) fn k_part(self, shader: &mut ShaderBuilder, array: &ArrayExprs, k: &str, limit: &str) -> IndexPart {
+        let mut part = match self {
+            FactorSide::Left => array.column_part(shader, k, limit),
+            FactorSide::Right => array.row_part(shader, k, limit),
+        };
+        array.declare_bits(shader, &mut part, true);
+        part
+    }
+
+    /// Adds the lines that compute the part of k index `kk` of a block, or read it from a table.
+    fn depth_part(self, shader: &mut ShaderBuilder, array: &ArrayExprs, depth: &BlockDepth<'_>, kk: usize) -> DepthPart {
+        match depth {
+            BlockDepth::Table(table, first) => table.read(shader, &format!("{first} + {kk}u")),
+            BlockDepth::Computed(first, limit) => {
+                let k = if kk == 0 { first.to_string() } else { shader.define(format!("{first} + {kk}u")) };
+                DepthPart::Computed(self.k_part(shader, array, &k, limit))
+            }
+        }
+    }
+
+    /// Adds the lines that compute the condition under which an element exists, and returns it with the expression of
+    /// the element's offset.
+    fn factor_place(
+        self,
+        shader: &mut ShaderBuilder,
+        array: &ArrayExprs,
+        index: &IndexPart,
+        k: &DepthPart,
+    ) -> (String, String) {
+        match (self, k) {
+            (_, DepthPart::Entry(entry)) => {
+                (format!("({entry}[1] & {}) == 0u", index.bits), format!("{entry}[0] + {}", index.offset))
+            }
+            (FactorSide::Left, DepthPart::Computed(k)) => array.element_place(shader, (index, k)),
+            (FactorSide::Right, DepthPart::Computed(k)) => array.element_place(shader, (k, index)),
         }
     }
 
     /// Adds the lines that load 4 × 4 elements of a factor: `name`ₖ receives the elements of k + 0, .., k + 3 for four
     /// neighbouring indices of the product.
-    pub(crate) fn load_block(
+    pub(super) fn load_block(
         self,
         shader: &mut ShaderBuilder,
         array: &ArrayExprs,
         compute: Compute,
         (name, indices): (&str, &[IndexPart; 4]),
-        (k, limit): (&str, &str),
+        depth: &BlockDepth<'_>,
     ) {
-        let sorted = |index: &'_ IndexPart, k: &'_ IndexPart| match self {
-            FactorSide::Left => (index.clone(), k.clone()),
-            FactorSide::Right => (k.clone(), index.clone()),
-        };
-        let k_part = |shader: &mut ShaderBuilder, kk: usize| {
-            let k = if kk == 0 { k.to_string() } else { shader.define(format!("{k} + {kk}u")) };
-            match self {
-                FactorSide::Left => array.column_part(shader, &k, limit),
-                FactorSide::Right => array.row_part(shader, &k, limit),
-            }
-        };
         if self.has_quads_along_k(array.quads) {
-            let part = k_part(shader, 0);
+            let k = self.depth_part(shader, array, depth, 0);
             for (i, index) in indices.iter().enumerate() {
-                let (row, column) = sorted(index, &part);
-                array.load_quad(shader, (&row, &column), compute, [0, 1, 2, 3].map(|kk| format!("{name}{kk}[{i}]")));
+                let place = self.factor_place(shader, array, index, &k);
+                array.load_quad(shader, &place, compute, [0, 1, 2, 3].map(|kk| format!("{name}{kk}[{i}]")));
             }
             return;
         }
         for kk in 0..4 {
-            let part = k_part(shader, kk);
+            let k = self.depth_part(shader, array, depth, kk);
             if array.quads.is_some() {
-                let (row, column) = sorted(&indices[0], &part);
-                array.load_quad(shader, (&row, &column), compute, [0, 1, 2, 3].map(|i| format!("{name}{kk}[{i}]")));
+                let place = self.factor_place(shader, array, &indices[0], &k);
+                array.load_quad(shader, &place, compute, [0, 1, 2, 3].map(|i| format!("{name}{kk}[{i}]")));
                 continue;
             }
             for (i, index) in indices.iter().enumerate() {
-                let (row, column) = sorted(index, &part);
-                array.load_element(shader, (&row, &column), compute, &format!("{name}{kk}[{i}]"));
+                let place = self.factor_place(shader, array, index, &k);
+                array.load_place(shader, &place, compute, &format!("{name}{kk}[{i}]"));
             }
         }
     }

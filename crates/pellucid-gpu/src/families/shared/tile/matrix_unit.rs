@@ -17,7 +17,7 @@
 //! results differ from the sums in the order of k in their last bits. They depend only on the shape of the product.
 
 use super::array::{ArrayExprs, FactorSide};
-use super::registers::{ACCUMULATE, FactorLoader, SharedTile, TileBounds, WorkgroupTile};
+use super::registers::{FactorLoader, SharedTile, TileBounds, WorkgroupTile, loop_over_depth};
 use super::unit::MatrixUnit;
 use crate::shader::{CollectLines, ShaderBuilder, values};
 use pellucid_ir::Compute;
@@ -86,7 +86,7 @@ impl MatrixUnit {
         name: &str,
         factors: [&ArrayExprs; 2],
         TileBounds { first, limits }: TileBounds<'_>,
-        (begin, end): (&str, &str),
+        range: (&str, &str),
     ) {
         self.declare_memory(tile, shader, [tile.height(), tile.width()]);
         let tiles = [("unit_left", tile.height()), ("unit_right", tile.width())]
@@ -95,25 +95,23 @@ impl MatrixUnit {
         let right = FactorLoader::new(shader, FactorSide::Right, factors[1], &tiles[1], (first[1], limits[1]));
         let lane = UnitLane::declare(tile, shader);
         lane.declare_sums(tile, shader);
-        let load = shader.collect_lines(|shader| {
-            left.load(shader, "depth", end);
-            right.load(shader, "depth", end);
+        loop_over_depth(shader, [&left, &right], range, |shader| {
+            let store = shader.collect_lines(|shader| {
+                self.store(shader, &left, 0);
+                self.store(shader, &right, tile.height());
+            });
+            let multiply = shader.collect_lines(|shader| {
+                let left = |shader: &mut ShaderBuilder, block: usize| {
+                    let row = format!("{} + {}u + {}", lane.first_row, 16 * block, lane.group);
+                    let first = shader.define(format!("({row}) * {ROW_WORDS}u + pair"));
+                    let words =
+                        [0, 8 * ROW_WORDS, 4, 8 * ROW_WORDS + 4].map(|word| format!("{MEMORY}[{first} + {word}u]"));
+                    shader.define(format!("vec4<u32>({})", words.join(", ")))
+                };
+                self.multiply(tile, shader, &lane, left, tile.height());
+            });
+            [store, multiply]
         });
-        let store = shader.collect_lines(|shader| {
-            self.store(shader, &left, 0);
-            self.store(shader, &right, tile.height());
-        });
-        let multiply = shader.collect_lines(|shader| {
-            let left = |shader: &mut ShaderBuilder, block: usize| {
-                let first = format!("({} + {}u + {}) * {ROW_WORDS}u + pair", lane.first_row, 16 * block, lane.group);
-                let first = shader.define(first);
-                let words = [0, 8 * ROW_WORDS, 4, 8 * ROW_WORDS + 4].map(|word| format!("{MEMORY}[{first} + {word}u]"));
-                shader.define(format!("vec4<u32>({})", words.join(", ")))
-            };
-            self.multiply(tile, shader, &lane, left, tile.height());
-        });
-        let step = format!("{DEPTH}u");
-        shader.template(ACCUMULATE, values![begin, end, step, load, store, multiply]);
         lane.add_sums(tile, shader, name);
     }
 

@@ -9,12 +9,14 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `array` | [`TiledArray`]: an operand, its offsets, and loads of blocks of 4 × 4 elements |
+//! | `depth_table` | the parts of offsets that depend on k, in shared memory |
 //! | `registers` | [`SharedTile`], [`WorkgroupTile`] and the multiplication of tiles |
 //! | `unit` | [`MatrixUnit`]: whether a product uses matrix units |
 //! | `matrix_unit` | half-precision products on matrix units |
 //! | `product` | [`TiledProduct`]: the choice of tiles, the division of k, the epilogue |
 
 mod array;
+mod depth_table;
 mod matrix_unit;
 mod product;
 mod registers;

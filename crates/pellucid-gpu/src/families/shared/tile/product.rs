@@ -1,6 +1,6 @@
 //! [`TiledProduct`]: batched products of two factors with an epilogue.
 
-use super::array::{ArrayExprs, TiledArray};
+use super::array::{ArrayExprs, FactorSide, TiledArray};
 use super::registers::{TileBounds, UNROLLED_STEP, WIDE_PRODUCT_ITERATIONS, WorkgroupTile, is_narrow};
 use super::unit::MatrixUnit;
 use crate::api::LibraryProduct;
@@ -53,6 +53,8 @@ pub(crate) struct ProductPlan {
     pub(crate) k_splits: usize,
     /// The k extent of a split.
     pub(crate) split_depth: usize,
+    /// Whether shared memory may contain the parts of offsets that depend on k.
+    pub(crate) depth_tables: bool,
 }
 
 impl ProductPlan {
@@ -71,7 +73,7 @@ impl ProductPlan {
         let split_depth = k.div_ceil(k_splits).next_multiple_of(32).max(32);
         let k_splits = k.div_ceil(split_depth).max(1);
         let (tile, tile_k) = choose_tile((compute, unit), batch * k_splits, [m, n]);
-        ProductPlan { tile, tile_k, k_splits, split_depth }
+        ProductPlan { tile, tile_k, k_splits, split_depth, depth_tables: false }
     }
 }
 
@@ -171,6 +173,8 @@ impl TiledProduct<'_, '_> {
         let factors = [0, 1].map(|k| self.inputs[k].array.dtype);
         let unit = MatrixUnit::for_factors(list.features, factors);
         let plan = ProductPlan::new((self.dtype.compute(), unit), self.matrices(), self.sizes);
+        // Two tiles of 64 × 16 words take 16 KiB.
+        let plan = ProductPlan { depth_tables: list.features.large_shared_memory, ..plan };
         if plan.k_splits == 1 {
             list.dispatch(self.op, self.multiply(&plan, None));
             return;
@@ -213,7 +217,12 @@ impl TiledProduct<'_, '_> {
             Some(_) => (&self.inputs[..2], &[][..]),
             None => (&self.inputs[..], &self.outputs[..]),
         };
-        let arrays = declare_arrays(&mut shader, &self.batch, [inputs, outputs], "matrix");
+        let mut arrays = declare_arrays(&mut shader, &self.batch, [inputs, outputs], "matrix");
+        if plan.depth_tables {
+            let sides = [FactorSide::Left, FactorSide::Right].into_iter();
+            let factors = sides.zip(&mut arrays).zip(inputs);
+            factors.for_each(|((side, exprs), array)| exprs.declare_table(&mut shader, array, side));
+        }
         let bounds = TileBounds { first: ["first_row", "first_column"], limits: [&rows, &columns] };
         let factors = ([&arrays[0], &arrays[1]], [&a, &b]);
         plan.tile.accumulate(&mut shader, "sum", factors, bounds, ("first_k", "end_k"));

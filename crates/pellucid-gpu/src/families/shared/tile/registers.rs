@@ -1,6 +1,7 @@
 //! Tiles in shared memory and in registers.
 
-use super::array::{ArrayExprs, FactorSide, IndexPart, quad_type};
+use super::array::{ArrayExprs, BlockDepth, FactorSide, IndexPart, quad_type};
+use super::depth_table::DepthTable;
 use super::unit::MatrixUnit;
 use crate::shader::{CollectLines, ShaderBuilder, WORKGROUP, values};
 use pellucid_ir::Compute;
@@ -14,7 +15,7 @@ use pellucid_ir::Compute;
 /// - when they store blocks of neighbouring k, s differs between the blocks, so their quads are in different banks.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedTile {
-    name: String,
+    pub(super) name: String,
     /// The array that contains the tile, and the tile's first quad in it.
     memory: (String, usize),
     compute: Compute,
@@ -81,6 +82,8 @@ pub(crate) struct FactorLoader<'a> {
     tile: &'a SharedTile,
     /// For each block of an invocation: its quad, the first k in the tile, and the parts of its four indices.
     blocks: Vec<(String, String, [IndexPart; 4])>,
+    /// The parts of the offsets that depend on k, if a table contains them.
+    table: Option<DepthTable>,
 }
 
 impl<'a> FactorLoader<'a> {
@@ -109,7 +112,8 @@ impl<'a> FactorLoader<'a> {
                 (quad, k, parts)
             })
             .collect();
-        FactorLoader { side, array, tile, blocks }
+        let table = DepthTable::declare(shader, array, tile);
+        FactorLoader { side, array, tile, blocks, table }
     }
 
     fn name(&self, slot: usize) -> String {
@@ -124,11 +128,22 @@ impl<'a> FactorLoader<'a> {
             for kk in 0..4 {
                 shader.line(format!("var {name}{kk} = {ty}();"));
             }
-            let k = shader.define(format!("{k} + {first_k}"));
+            let depth = match &self.table {
+                Some(table) => BlockDepth::Table(table, first_k.clone()),
+                None => BlockDepth::Computed(shader.define(format!("{k} + {first_k}")), limit),
+            };
             self.in_range(shader, |shader| {
                 let compute = self.tile.compute;
-                self.side.load_block(shader, self.array, compute, (&name, parts), (&k, limit));
+                self.side.load_block(shader, self.array, compute, (&name, parts), &depth);
             });
+        }
+    }
+
+    /// Adds the lines that compute the table for the loads starting at `k`, below `limit`. A barrier separates them
+    /// from the loads.
+    fn fill_table(&self, shader: &mut ShaderBuilder, k: &str, limit: &str) {
+        if let Some(table) = &self.table {
+            table.fill(shader, (self.side, self.array), (k, limit));
         }
     }
 
@@ -170,16 +185,42 @@ impl<'a> FactorLoader<'a> {
 }
 
 /// The loop over k.
-pub(super) const ACCUMULATE: &str = "
+const ACCUMULATE: &str = "
+    $begin_tables
     for (var depth = $begin; depth < $end; depth = depth + $step) {
         $load
-        // After the barrier, all invocations have read the previous tiles.
+        // After the barrier, all invocations have read the previous tiles and tables.
         workgroupBarrier();
         $store
+        $fill_tables
         workgroupBarrier();
         $multiply
     }
 ";
+
+/// Adds the loop over k in a range. `lines` returns the lines that store the loaded elements, and the lines that
+/// multiply them.
+pub(super) fn loop_over_depth(
+    shader: &mut ShaderBuilder,
+    loaders: [&FactorLoader<'_>; 2],
+    (begin, end): (&str, &str),
+    lines: impl FnOnce(&mut ShaderBuilder) -> [String; 2],
+) {
+    let load = shader.collect_lines(|shader| loaders.iter().for_each(|loader| loader.load(shader, "depth", end)));
+    let [store, multiply] = lines(shader);
+    let step = format!("{}u", loaders[0].tile.tile_k);
+    let has_tables = loaders.iter().any(|loader| loader.table.is_some());
+    let fill = |shader: &mut ShaderBuilder, k: &str| loaders.iter().for_each(|loader| loader.fill_table(shader, k, end));
+    let begin_tables = shader.collect_lines(|shader| {
+        if has_tables {
+            fill(shader, begin);
+            shader.line("workgroupBarrier();");
+        }
+    });
+    let fill_tables = shader.collect_lines(|shader| fill(shader, &format!("depth + {step}")));
+    let lines = values![begin_tables, load, store, fill_tables, multiply];
+    shader.template(ACCUMULATE, &[&values![begin, end, step][..], lines].concat());
+}
 
 /// Adds products of values of one word, [`UNROLLED_STEP`] k indices at a time.
 const MULTIPLY_UNROLLED: &str = "
@@ -320,21 +361,17 @@ impl WorkgroupTile {
         name: &str,
         (factors, tiles): ([&ArrayExprs; 2], [&SharedTile; 2]),
         TileBounds { first, limits }: TileBounds<'_>,
-        (begin, end): (&str, &str),
+        range: (&str, &str),
     ) {
         let left = FactorLoader::new(shader, FactorSide::Left, factors[0], tiles[0], (first[0], limits[0]));
         let right = FactorLoader::new(shader, FactorSide::Right, factors[1], tiles[1], (first[1], limits[1]));
-        let step = format!("{}u", tiles[1].tile_k);
-        let load = shader.collect_lines(|shader| {
-            left.load(shader, "depth", end);
-            right.load(shader, "depth", end);
+        loop_over_depth(shader, [&left, &right], range, |shader| {
+            let store = shader.collect_lines(|shader| {
+                left.store(shader);
+                right.store(shader);
+            });
+            [store, shader.collect_lines(|shader| self.multiply(shader, name, (tiles[0], "0u"), tiles[1]))]
         });
-        let store = shader.collect_lines(|shader| {
-            left.store(shader);
-            right.store(shader);
-        });
-        let multiply = shader.collect_lines(|shader| self.multiply(shader, name, (tiles[0], "0u"), tiles[1]));
-        shader.template(ACCUMULATE, values![begin, end, step, load, store, multiply]);
     }
 
     /// Adds the lines that add the product of two tiles to the sums, in the order of k. The left tile is read starting
