@@ -16,6 +16,9 @@ use pellucid_ir::{Compute, DType, Scalar};
 /// The number of rows, and of columns, of a block of scores. The order of accumulation depends on it.
 pub(super) const BLOCK: usize = 32;
 
+/// The maximum number of quads in a row of the sums of an invocation with 8 × 8 scores. Its registers contain both.
+const MAX_QUADS_OF_LARGE_BLOCK: usize = 2;
+
 /// The output that a dispatch computes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum PassKind {
@@ -90,7 +93,10 @@ struct PassShader<'p, 'a, 'o> {
     shader: ShaderBuilder,
     bindings: Bindings,
     float: WgslFloat,
+    /// The rows of the output.
     tile: WorkgroupTile,
+    /// A block of scores.
+    scores: WorkgroupTile,
     /// The unit that multiplies factors that are rounded to `bf16`.
     unit: Option<MatrixUnit>,
     /// The expressions of the row and column counts of the scores.
@@ -99,6 +105,37 @@ struct PassShader<'p, 'a, 'o> {
     scale: String,
     /// The statistics of the queries.
     statistics: Option<ElementAccess>,
+}
+
+/// The expressions of the part of a block of scores that an invocation has.
+struct BlockExprs {
+    /// The number of rows, as a constant of the language and as an unsigned number.
+    own_rows: String,
+    row_count: String,
+    score_quads: String,
+    /// The row with the number i of the invocation in the block.
+    row_of_i: String,
+    column_of_j: String,
+    /// The index of a score in an array of quads.
+    element: String,
+}
+
+impl BlockExprs {
+    fn new(scores: &WorkgroupTile) -> BlockExprs {
+        let [rows, columns] = scores.quads;
+        let index = |own: &str, number: &str, quads: usize| match quads {
+            1 => format!("{own} * 4u + {number}"),
+            _ => format!("({own} + {number} / 4u * 8u) * 4u + {number} % 4u"),
+        };
+        BlockExprs {
+            own_rows: format!("{}", 4 * rows),
+            row_count: format!("{}u", 4 * rows),
+            score_quads: format!("{}", 4 * rows * columns),
+            row_of_i: index("own_row", "i", rows),
+            column_of_j: index("own_column", "j", columns),
+            element: if columns == 1 { "[i][j]".into() } else { format!("[i * {columns}u + j / 4u][j % 4u]") },
+        }
+    }
 }
 
 impl<'a> AttentionPass<'a, '_> {
@@ -132,13 +169,20 @@ impl<'a> AttentionPass<'a, '_> {
             if has_query_rows { (queries, keys, heads) } else { (keys, queries, kv_heads) };
         let compute = output.dtype.compute();
         let width = output.shape()[3];
+        let unit = MatrixUnit::for_bf16(self.features, self.kernel.bf16_factors);
+        // Large blocks need 28 KiB of shared memory.
+        let is_large = self.features.large_shared_memory && unit.is_none() && compute == Compute::F32;
+        let is_large = is_large && queries > BLOCK && keys > BLOCK;
+        let row_quads = if is_large { 2 } else { 1 };
         // Scores are recomputed for every tile of columns of the output, so wider tiles compute them less often.
         let quads =
             if compute == Compute::F64 { 1 } else { [4, 2, 1][usize::from(width <= 64) + usize::from(width <= 32)] };
-        let tile = WorkgroupTile { compute, grid: [8, 8], quads: [1, quads], unit: None };
+        let quads = if is_large { quads.min(MAX_QUADS_OF_LARGE_BLOCK) } else { quads };
+        let tile = WorkgroupTile { compute, grid: [8, 8], quads: [row_quads, quads], unit: None };
+        let scores = WorkgroupTile { quads: [row_quads; 2], unit, ..tile };
         // `QueryGradient` also writes the statistics, so it needs a tile even if its output has no columns.
         let width_tiles = width.div_ceil(tile.width()).max(1);
-        let row_tiles = rows.div_ceil(BLOCK);
+        let row_tiles = rows.div_ceil(scores.height());
         let items = batch * row_heads * row_tiles * width_tiles;
         if items == 0 {
             return None;
@@ -154,8 +198,7 @@ impl<'a> AttentionPass<'a, '_> {
         let usage = if self.kind == PassKind::QueryGradient { BindingUse::Write } else { BindingUse::Read };
         let statistics = statistics.map(|buffer| ElementAccess::new(shader.binding(buffer, usage), compute.storage()));
         let float = WgslFloat(compute);
-        let unit = MatrixUnit::for_bf16(self.features, self.kernel.bf16_factors);
-        let mut pass = PassShader { pass: self, shader, bindings, float, tile, unit, limits, scale, statistics };
+        let mut pass = PassShader { pass: self, shader, bindings, float, tile, scores, unit, limits, scale, statistics };
         pass.generate([width_tiles, row_tiles, row_heads, width]);
         Some(pass.shader)
     }
@@ -168,11 +211,14 @@ impl AsMut<ShaderBuilder> for PassShader<'_, '_, '_> {
 }
 
 impl<'a> PassShader<'_, 'a, '_> {
-    /// Adds the lines of a template. In addition to `values`, the template can use `$rows`, `$columns`, `$scale` and
-    /// `$block`.
+    /// Adds the lines of a template. In addition to `values`, the template can use `$rows`, `$columns`, `$scale`,
+    /// `$block` and the values of [`BlockExprs`].
     fn template(&mut self, source: &str, values: &[(&str, &str)]) {
-        let ([rows, columns], scale, block) = (&self.limits, &self.scale, format!("{BLOCK}u"));
-        self.float.template(&mut self.shader, source, &[values, values![rows, columns, scale, block]].concat());
+        let ([rows, columns], scale, block) = (&self.limits, &self.scale, format!("{}u", self.scores.height()));
+        let BlockExprs { own_rows, row_count, score_quads, row_of_i, column_of_j, element } =
+            BlockExprs::new(&self.scores);
+        let own = values![own_rows, row_count, score_quads, row_of_i, column_of_j, element];
+        self.float.template(&mut self.shader, source, &[values, values![rows, columns, scale, block], own].concat());
     }
 
     /// Returns the expressions of the matrix of an operand for head `head`.
@@ -226,21 +272,21 @@ impl<'a> PassShader<'_, 'a, '_> {
     /// Adds the loop over the blocks of columns.
     fn visit_columns(&mut self, width: &str, [qk_width, v_width]: [&str; 2]) {
         let (kind, compute) = (self.pass.kind, self.float.0);
-        // The shader needs at most 16 KiB of shared memory: the weights, and memory that the factors of the scores and
-        // the values share.
+        // A shader with small blocks needs at most 16 KiB of shared memory: the weights, and memory that the factors of
+        // the scores and the values share.
         let score_step = if is_narrow(compute) { 16 } else { 8 };
-        let (shader, width_of_tile) = (&mut self.shader, self.tile.width());
-        let (score_elements, value_elements) = (2 * BLOCK * score_step, width_of_tile * VALUE_STEP);
+        let (shader, width_of_tile, block) = (&mut self.shader, self.tile.width(), self.scores.height());
+        let (score_elements, value_elements) = (2 * block * score_step, width_of_tile * VALUE_STEP);
         if self.unit.is_none() {
             declare_shared(shader, "factors", compute, score_elements.max(value_elements));
         }
         let factor_tile =
-            |name, side| SharedTile::within(name, ("factors", side * BLOCK * score_step), compute, (BLOCK, score_step));
+            |name, side| SharedTile::within(name, ("factors", side * block * score_step), compute, (block, score_step));
         let tiles = [factor_tile("left", 0), factor_tile("right", 1)];
         let value_tile = SharedTile::within("values", ("factors", 0), compute, (width_of_tile, VALUE_STEP));
-        let weight_tile = SharedTile::declare(shader, "weights", compute, (BLOCK, BLOCK));
+        let weight_tile = SharedTile::declare(shader, "weights", compute, (block, block));
         for name in ["maxima", "partials"] {
-            shader.workgroup_array(name, self.float.ty(), BLOCK * 8);
+            shader.workgroup_array(name, self.float.ty(), block * 8);
         }
         let sides = |query, key| if kind.has_query_rows() { (query, key) } else { (key, query) };
         let mut factors = |(row, column)| [self.input(row, false), self.input(column, true)];
@@ -269,10 +315,25 @@ impl<'a> PassShader<'_, 'a, '_> {
             (true, true) => ("0u", "min($columns, first_row + $block)"),
             (true, false) => ("first_row", "$columns"),
         };
-        let (quad, shared_weights) = (quad_type(compute), weight_tile.quad("own_column * 4u + j", "own_row"));
-        let range = values![first_column, end_column, quad, shared_weights];
-        let parts = values![compute_scores, mask_scores, compute_weights, multiply_values];
+        let share_weights = self.collect_lines(|this| this.share_weights(&weight_tile));
+        let range = values![first_column, end_column];
+        let parts = values![compute_scores, mask_scores, compute_weights, share_weights, multiply_values];
         self.template(template::COLUMNS, &[&range[..], parts].concat());
+    }
+
+    /// Adds the lines that write the weights of the invocation to shared memory.
+    fn share_weights(&mut self, weights: &SharedTile) {
+        let [rows, columns] = self.scores.quads;
+        let quad = quad_type(self.float.0);
+        for (r, c) in (0..rows).flat_map(|r| (0..columns).map(move |c| (r, c))) {
+            let [own_row, own_column] = [("own_row", r), ("own_column", c)].map(|(own, q)| match q {
+                0 => own.to_string(),
+                _ => format!("({own} + {}u)", 8 * q),
+            });
+            let shared_weights = weights.quad(&format!("{own_column} * 4u + j"), &own_row);
+            let quad_weights = [0, 1, 2, 3].map(|i| format!("weight[{}][j]", (4 * r + i) * columns + c)).join(", ");
+            self.template(template::SHARE_WEIGHTS, values![quad, shared_weights, quad_weights]);
+        }
     }
 
     /// Adds the lines that compute the invocation's elements of the product of two factors for the block, in the
@@ -284,7 +345,7 @@ impl<'a> PassShader<'_, 'a, '_> {
         k_extent: &str,
         (sums, array): (&str, &str),
     ) {
-        let tile = WorkgroupTile { compute: self.float.0, grid: [8, 8], quads: [1, 1], unit: self.unit };
+        let tile = self.scores;
         let limits = self.limits.each_ref().map(|limit| &**limit);
         let bounds = TileBounds { first: ["first_row", "first_column"], limits };
         tile.declare(&mut self.shader, sums);
@@ -353,7 +414,8 @@ impl<'a> PassShader<'_, 'a, '_> {
     /// Adds the lines before the loop over keys: the running maximum, or Σ Ω·O and λ of every row.
     fn begin_rows(&mut self) {
         if self.pass.kind == PassKind::Output {
-            return self.template(template::SOFTMAX_ROWS, &[]);
+            let lowest = vec!["$negative_infinity"; 4 * self.scores.quads[0]].join(", ");
+            return self.template(template::SOFTMAX_ROWS, values![lowest]);
         }
         let [gradient, result, log_sums] =
             [Attention::GRADIENT, Attention::RESULT, Attention::LOG_SUMS].map(|k| self.input(k, false));
@@ -374,7 +436,18 @@ impl<'a> PassShader<'_, 'a, '_> {
         let combine_maxima = self.combine_rows("maxima", "$max", "own_max", "block_max");
         let combine_sums = self.combine_rows("partials", "$add", "own_sum", "block_sum");
         let scale_total = self.collect_lines(|this| this.tile.scale_rows(&mut this.shader, "total", "factor"));
-        self.template(template::SOFTMAX_WEIGHTS, values![combine_maxima, combine_sums, scale_total]);
+        let largest_weight = self.largest_weight();
+        self.template(template::SOFTMAX_WEIGHTS, values![largest_weight, combine_maxima, combine_sums, scale_total]);
+    }
+
+    /// Returns the expression of the maximum of the weights of row i.
+    fn largest_weight(&self) -> String {
+        let columns = self.scores.quads[1];
+        let largest = |c: usize| {
+            let quad = if columns == 1 { "weight[i]".into() } else { format!("weight[i * {columns}u + {c}u]") };
+            format!("$max($max({quad}[0], {quad}[1]), $max({quad}[2], {quad}[3]))")
+        };
+        (1..columns).fold(largest(0), |all, c| format!("$max({all}, {})", largest(c)))
     }
 
     /// Adds the lines that replace the scores by the weights of a gradient. `log_sums` is λ, if queries are columns.
@@ -386,7 +459,7 @@ impl<'a> PassShader<'_, 'a, '_> {
             Some(_) => ("log_sum", "dot", "p = $mul(p, inverse_sum);"),
         };
         let multiply_slope = match self.pass.kind.has_gradient_weights() {
-            true => "p = $mul($mul(p, $sub(slope[i][j], $dot)), $scale);",
+            true => "p = $mul($mul(p, $sub(slope$element, $dot)), $scale);",
             false => "",
         };
         self.template(template::GRADIENT_WEIGHTS, values![load_query, log_sum, dot, normalize, multiply_slope]);
@@ -395,7 +468,7 @@ impl<'a> PassShader<'_, 'a, '_> {
     /// Adds the lines that load λ and the statistics of the query of a column.
     fn load_query(&mut self, log_sums: &ArrayExprs) {
         let (columns, compute) = (self.limits[1].clone(), self.float.0);
-        self.shader.line("let column = first_column + own_column * 4u + j;");
+        self.shader.line("let column = first_column + $column_of_j;");
         self.load(log_sums, [("column", &columns), ("0u", "1u")], compute, "log_sum");
         let statistics = self.statistics.expect("a gradient must have statistics");
         let [inverse_sum, dot] =

@@ -1,6 +1,7 @@
 //! The shaders of the attention passes.
 //!
-//! A `$name` is a value or the lines of a part; a call such as `$add(a, b)` is a function of the float type.
+//! A `$name` is a value or the lines of a part; a call such as `$add(a, b)` is a function of the float type. An
+//! invocation has `$own_rows` rows and as many columns of a block: rows `$row_of_i` and columns `$column_of_j`.
 
 /// The shader of one dispatch. `$visit_head` is [`QUERY_HEAD`] or [`KEY_HEAD`].
 pub(super) const PASS: &str = "
@@ -9,7 +10,7 @@ pub(super) const PASS: &str = "
     let head = group / $width_tiles / $row_tiles % $heads;
     let sequence = group / $width_tiles / $row_tiles / $heads;
     $declare_tile
-    var row_sum = array<$real, 4>();
+    var row_sum = array<$real, $own_rows>();
     $visit_head
     $store
 ";
@@ -32,7 +33,7 @@ pub(super) const KEY_HEAD: &str = "
     }
 ";
 
-/// The loop over blocks of columns. An invocation has 4 × 4 weights, which initially are the scores.
+/// The loop over blocks of columns. The weights initially are the scores.
 pub(super) const COLUMNS: &str = "
     let end_column = $end_column;
     for (var first_column = $first_column; first_column < end_column; first_column = first_column + $block) {
@@ -41,10 +42,15 @@ pub(super) const COLUMNS: &str = "
         $compute_scores
         $mask_scores
         $compute_weights
-        for (var j = 0u; j < 4u; j = j + 1u) {
-            $shared_weights = $quad(weight[0][j], weight[1][j], weight[2][j], weight[3][j]);
-        }
+        $share_weights
         $multiply_values
+    }
+";
+
+/// Writes the weights of four rows and columns to shared memory.
+pub(super) const SHARE_WEIGHTS: &str = "
+    for (var j = 0u; j < 4u; j = j + 1u) {
+        $shared_weights = $quad($quad_weights);
     }
 ";
 
@@ -62,31 +68,31 @@ pub(super) const MULTIPLY_VALUES: &str = "
 /// Scales and masks the scores. `is_visible` states for each score whether its row and column exist and the query may
 /// attend to the key.
 pub(super) const MASK_SCORES: &str = "
-    var is_visible = array<vec4<bool>, 4>();
-    for (var i = 0u; i < 4u; i = i + 1u) {
-        for (var j = 0u; j < 4u; j = j + 1u) {
-            let row = first_row + own_row * 4u + i;
-            let column = first_column + own_column * 4u + j;
-            is_visible[i][j] = row < $rows && column < $columns$and_is_visible;
-            var score = $mul(weight[i][j], $scale);
+    var is_visible = array<vec4<bool>, $score_quads>();
+    for (var i = 0u; i < $row_count; i = i + 1u) {
+        for (var j = 0u; j < $row_count; j = j + 1u) {
+            let row = first_row + $row_of_i;
+            let column = first_column + $column_of_j;
+            is_visible$element = row < $rows && column < $columns$and_is_visible;
+            var score = $mul(weight$element, $scale);
             $load_mask
             $apply_mask
-            weight[i][j] = select($negative_infinity, score, is_visible[i][j]);
+            weight$element = select($negative_infinity, score, is_visible$element);
         }
     }
 ";
 
 /// Combines the values `$row_values[i]` of the eight invocations of each row, in their order, into `$combined[i]`.
 pub(super) const COMBINE_ROWS: &str = "
-    for (var i = 0u; i < 4u; i = i + 1u) {
-        $memory[(own_row * 4u + i) * 8u + own_column] = $row_values[i];
+    for (var i = 0u; i < $row_count; i = i + 1u) {
+        $memory[($row_of_i) * 8u + own_column] = $row_values[i];
     }
     workgroupBarrier();
-    var $combined = array<$real, 4>();
-    for (var i = 0u; i < 4u; i = i + 1u) {
-        var result = $memory[(own_row * 4u + i) * 8u];
+    var $combined = array<$real, $own_rows>();
+    for (var i = 0u; i < $row_count; i = i + 1u) {
+        var result = $memory[($row_of_i) * 8u];
         for (var c = 1u; c < 8u; c = c + 1u) {
-            result = $combine(result, $memory[(own_row * 4u + i) * 8u + c]);
+            result = $combine(result, $memory[($row_of_i) * 8u + c]);
         }
         $combined[i] = result;
     }
@@ -94,15 +100,15 @@ pub(super) const COMBINE_ROWS: &str = "
 
 /// Declares the running maximum of every row.
 pub(super) const SOFTMAX_ROWS: &str = "
-    var row_max = array<$real, 4>($negative_infinity, $negative_infinity, $negative_infinity, $negative_infinity);
+    var row_max = array<$real, $own_rows>($lowest);
 ";
 
 /// Computes Σ Ω·O and λ of every row.
 pub(super) const GRADIENT_ROWS: &str = "
-    var own_dot = array<$real, 4>();
-    var row_log = array<$real, 4>();
-    for (var i = 0u; i < 4u; i = i + 1u) {
-        let row = first_row + own_row * 4u + i;
+    var own_dot = array<$real, $own_rows>();
+    var row_log = array<$real, $own_rows>();
+    for (var i = 0u; i < $row_count; i = i + 1u) {
+        let row = first_row + $row_of_i;
         for (var c = own_column; c < $v_width; c = c + 8u) {
             $load_factors
             own_dot[i] = $fma(g, o, own_dot[i]);
@@ -115,26 +121,26 @@ pub(super) const GRADIENT_ROWS: &str = "
 
 /// Replaces the scores by exp(score − maximum), and scales the sums if the maximum grows.
 pub(super) const SOFTMAX_WEIGHTS: &str = "
-    var own_max = array<$real, 4>();
-    for (var i = 0u; i < 4u; i = i + 1u) {
-        own_max[i] = $max($max(weight[i][0], weight[i][1]), $max(weight[i][2], weight[i][3]));
+    var own_max = array<$real, $own_rows>();
+    for (var i = 0u; i < $row_count; i = i + 1u) {
+        own_max[i] = $largest_weight;
     }
     $combine_maxima
-    var own_sum = array<$real, 4>();
-    var factor = array<$real, 4>();
-    for (var i = 0u; i < 4u; i = i + 1u) {
+    var own_sum = array<$real, $own_rows>();
+    var factor = array<$real, $own_rows>();
+    for (var i = 0u; i < $row_count; i = i + 1u) {
         let largest = $max(row_max[i], block_max[i]);
         // Without visible keys the maximum is −∞, which must not be subtracted from itself.
         let base = select(largest, $zero, $eq(largest, $negative_infinity));
         factor[i] = $exp($sub(row_max[i], base));
         row_max[i] = largest;
-        for (var j = 0u; j < 4u; j = j + 1u) {
-            weight[i][j] = $exp($sub(weight[i][j], base));
-            own_sum[i] = $add(own_sum[i], weight[i][j]);
+        for (var j = 0u; j < $row_count; j = j + 1u) {
+            weight$element = $exp($sub(weight$element, base));
+            own_sum[i] = $add(own_sum[i], weight$element);
         }
     }
     $combine_sums
-    for (var i = 0u; i < 4u; i = i + 1u) {
+    for (var i = 0u; i < $row_count; i = i + 1u) {
         row_sum[i] = $add($mul(row_sum[i], factor[i]), block_sum[i]);
     }
     $scale_total
@@ -143,13 +149,13 @@ pub(super) const SOFTMAX_WEIGHTS: &str = "
 /// Replaces the scores by the weights P, or by the gradients X of the scores. In the pass `QueryGradient`,
 /// the weights are not divided by their sums yet.
 pub(super) const GRADIENT_WEIGHTS: &str = "
-    for (var j = 0u; j < 4u; j = j + 1u) {
+    for (var j = 0u; j < $row_count; j = j + 1u) {
         $load_query
-        for (var i = 0u; i < 4u; i = i + 1u) {
-            var p = $exp($sub(weight[i][j], $log_sum));
+        for (var i = 0u; i < $row_count; i = i + 1u) {
+            var p = $exp($sub(weight$element, $log_sum));
             $normalize
             $multiply_slope
-            weight[i][j] = select($zero, p, is_visible[i][j]);
+            weight$element = select($zero, p, is_visible$element);
         }
     }
 ";
@@ -167,10 +173,10 @@ pub(super) const LOAD_STATISTICS: &str = "
 /// Divides the rows by their sums, and stores λ or the statistics.
 pub(super) const FINISH_ROWS: &str = "
     $combine_sums
-    var factor_of_sum = array<$real, 4>();
-    for (var i = 0u; i < 4u; i = i + 1u) {
+    var factor_of_sum = array<$real, $own_rows>();
+    for (var i = 0u; i < $row_count; i = i + 1u) {
         factor_of_sum[i] = select($recip($sums[i]), $zero, $eq($sums[i], $zero));
-        let row = first_row + own_row * 4u + i;
+        let row = first_row + $row_of_i;
         if (first_output_column == 0u && own_column == 0u && row < $rows) {
             $store_row
         }
