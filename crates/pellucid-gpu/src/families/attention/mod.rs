@@ -20,6 +20,7 @@
 //! because it is not exactly 1 for the rounded λ. The pass `QueryGradient` stores the reciprocals of these sums and
 //! Σ Ω·O for the other two gradient passes.
 
+mod large_block;
 mod pass;
 mod template;
 

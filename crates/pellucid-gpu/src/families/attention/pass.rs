@@ -88,11 +88,11 @@ impl PassKind {
 }
 
 /// The shader of a pass while it is generated.
-struct PassShader<'p, 'a, 'o> {
-    pass: &'p AttentionPass<'a, 'o>,
-    shader: ShaderBuilder,
+pub(super) struct PassShader<'p, 'a, 'o> {
+    pub(super) pass: &'p AttentionPass<'a, 'o>,
+    pub(super) shader: ShaderBuilder,
     bindings: Bindings,
-    float: WgslFloat,
+    pub(super) float: WgslFloat,
     /// The rows of the output.
     tile: WorkgroupTile,
     /// A block of scores.
@@ -105,37 +105,6 @@ struct PassShader<'p, 'a, 'o> {
     scale: String,
     /// The statistics of the queries.
     statistics: Option<ElementAccess>,
-}
-
-/// The expressions of the part of a block of scores that an invocation has.
-struct BlockExprs {
-    /// The number of rows, as a constant of the language and as an unsigned number.
-    own_rows: String,
-    row_count: String,
-    score_quads: String,
-    /// The row with the number i of the invocation in the block.
-    row_of_i: String,
-    column_of_j: String,
-    /// The index of a score in an array of quads.
-    element: String,
-}
-
-impl BlockExprs {
-    fn new(scores: &WorkgroupTile) -> BlockExprs {
-        let [rows, columns] = scores.quads;
-        let index = |own: &str, number: &str, quads: usize| match quads {
-            1 => format!("{own} * 4u + {number}"),
-            _ => format!("({own} + {number} / 4u * 8u) * 4u + {number} % 4u"),
-        };
-        BlockExprs {
-            own_rows: format!("{}", 4 * rows),
-            row_count: format!("{}u", 4 * rows),
-            score_quads: format!("{}", 4 * rows * columns),
-            row_of_i: index("own_row", "i", rows),
-            column_of_j: index("own_column", "j", columns),
-            element: if columns == 1 { "[i][j]".into() } else { format!("[i * {columns}u + j / 4u][j % 4u]") },
-        }
-    }
 }
 
 impl<'a> AttentionPass<'a, '_> {
@@ -170,7 +139,7 @@ impl<'a> AttentionPass<'a, '_> {
         let compute = output.dtype.compute();
         let width = output.shape()[3];
         let unit = MatrixUnit::for_bf16(self.features, self.kernel.bf16_factors);
-        // Large blocks need 28 KiB of shared memory.
+        // Large blocks need 28 KiB of shared memory, and 44 KiB with products of the gradient and the values.
         let is_large = self.features.large_shared_memory && unit.is_none() && compute == Compute::F32;
         let is_large = is_large && queries > BLOCK && keys > BLOCK;
         let row_quads = if is_large { 2 } else { 1 };
@@ -198,7 +167,8 @@ impl<'a> AttentionPass<'a, '_> {
         let usage = if self.kind == PassKind::QueryGradient { BindingUse::Write } else { BindingUse::Read };
         let statistics = statistics.map(|buffer| ElementAccess::new(shader.binding(buffer, usage), compute.storage()));
         let float = WgslFloat(compute);
-        let mut pass = PassShader { pass: self, shader, bindings, float, tile, scores, unit, limits, scale, statistics };
+        let mut pass =
+            PassShader { pass: self, shader, bindings, float, tile, scores, unit, limits, scale, statistics };
         pass.generate([width_tiles, row_tiles, row_heads, width]);
         Some(pass.shader)
     }
@@ -211,14 +181,22 @@ impl AsMut<ShaderBuilder> for PassShader<'_, '_, '_> {
 }
 
 impl<'a> PassShader<'_, 'a, '_> {
+    /// Returns true if blocks have 64 × 64 scores.
+    fn is_large(&self) -> bool {
+        self.scores.quads[0] > 1
+    }
+
     /// Adds the lines of a template. In addition to `values`, the template can use `$rows`, `$columns`, `$scale`,
-    /// `$block` and the values of [`BlockExprs`].
-    fn template(&mut self, source: &str, values: &[(&str, &str)]) {
-        let ([rows, columns], scale, block) = (&self.limits, &self.scale, format!("{}u", self.scores.height()));
-        let BlockExprs { own_rows, row_count, score_quads, row_of_i, column_of_j, element } =
-            BlockExprs::new(&self.scores);
-        let own = values![own_rows, row_count, score_quads, row_of_i, column_of_j, element];
-        self.float.template(&mut self.shader, source, &[values, values![rows, columns, scale, block], own].concat());
+    /// `$block`, and the rows of an invocation in a block: their number, as a constant of the language (`$own_rows`)
+    /// and as an unsigned number (`$row_count`), and row i (`$row_of_i`).
+    pub(super) fn template(&mut self, source: &str, values: &[(&str, &str)]) {
+        let ([rows, columns], scale) = (self.limits.clone(), self.scale.clone());
+        let block = format!("{}u", self.scores.height());
+        let own_rows = format!("{}", 4 * self.scores.quads[0]);
+        let row_count = format!("{own_rows}u");
+        let row_of_i = if self.is_large() { "(own_row + i / 4u * 8u) * 4u + i % 4u" } else { "own_row * 4u + i" };
+        let own = values![rows, columns, scale, block, own_rows, row_count, row_of_i];
+        self.float.template(&mut self.shader, source, &[values, own].concat());
     }
 
     /// Returns the expressions of the matrix of an operand for head `head`.
@@ -296,16 +274,19 @@ impl<'a> PassShader<'_, 'a, '_> {
         );
         let values = self.input(kind.values(), false);
         let log_sums = (!kind.has_query_rows()).then(|| self.input(Attention::LOG_SUMS, false));
+        // The products with the values stay in registers only in small blocks.
+        let slope_tile = (self.is_large() && products.is_some())
+            .then(|| SharedTile::declare(&mut self.shader, "slopes", compute, (block, block)));
         let compute_scores = self.collect_lines(|this| {
-            this.multiply_factors(&scored, &tiles, qk_width, ("score", "weight"));
+            this.multiply_factors(&scored, &tiles, qk_width, ("score", "weight", &weight_tile));
             if let Some(products) = &products {
-                this.multiply_factors(products, &tiles, v_width, ("product", "slope"));
+                let slopes = slope_tile.as_ref().unwrap_or(&weight_tile);
+                this.multiply_factors(products, &tiles, v_width, ("product", "slope", slopes));
             }
         });
-        let mask_scores = self.collect_lines(Self::mask_scores);
-        let compute_weights = self.collect_lines(|this| match kind {
-            PassKind::Output => this.softmax_weights(),
-            _ => this.gradient_weights(log_sums.as_ref()),
+        let compute_weights = self.collect_lines(|this| match this.is_large() {
+            true => this.weigh_large_block(&weight_tile, slope_tile.as_ref(), log_sums.as_ref()),
+            false => this.weigh_small_block(&weight_tile, log_sums.as_ref()),
         });
         let multiply_values =
             self.collect_lines(|this| this.multiply_values((&weight_tile, &value_tile), &values, width));
@@ -315,42 +296,40 @@ impl<'a> PassShader<'_, 'a, '_> {
             (true, true) => ("0u", "min($columns, first_row + $block)"),
             (true, false) => ("first_row", "$columns"),
         };
-        let share_weights = self.collect_lines(|this| this.share_weights(&weight_tile));
         let range = values![first_column, end_column];
-        let parts = values![compute_scores, mask_scores, compute_weights, share_weights, multiply_values];
+        let parts = values![compute_scores, compute_weights, multiply_values];
         self.template(template::COLUMNS, &[&range[..], parts].concat());
     }
 
-    /// Adds the lines that write the weights of the invocation to shared memory.
-    fn share_weights(&mut self, weights: &SharedTile) {
-        let [rows, columns] = self.scores.quads;
-        let quad = quad_type(self.float.0);
-        for (r, c) in (0..rows).flat_map(|r| (0..columns).map(move |c| (r, c))) {
-            let [own_row, own_column] = [("own_row", r), ("own_column", c)].map(|(own, q)| match q {
-                0 => own.to_string(),
-                _ => format!("({own} + {}u)", 8 * q),
-            });
-            let shared_weights = weights.quad(&format!("{own_column} * 4u + j"), &own_row);
-            let quad_weights = [0, 1, 2, 3].map(|i| format!("weight[{}][j]", (4 * r + i) * columns + c)).join(", ");
-            self.template(template::SHARE_WEIGHTS, values![quad, shared_weights, quad_weights]);
-        }
+    /// Adds the lines that mask 4 × 4 scores, replace them by weights and write these to the tile `weights`.
+    fn weigh_small_block(&mut self, weights: &SharedTile, log_sums: Option<&ArrayExprs>) {
+        let mask_scores = self.collect_lines(|this| this.mask_with(template::MASK_SCORES));
+        let compute_weights = self.collect_lines(|this| match this.pass.kind {
+            PassKind::Output => this.softmax_weights(),
+            _ => this.gradient_weights(log_sums),
+        });
+        let (quad, shared_weights) = (quad_type(self.float.0), weights.quad("own_column * 4u + j", "own_row"));
+        self.template(template::SMALL_BLOCK, values![mask_scores, compute_weights, quad, shared_weights]);
     }
 
     /// Adds the lines that compute the invocation's elements of the product of two factors for the block, in the
-    /// variable `array`.
+    /// variable `array`, or in `shared` for a large block.
     fn multiply_factors(
         &mut self,
         factors: &[ArrayExprs; 2],
         tiles: &[SharedTile; 2],
         k_extent: &str,
-        (sums, array): (&str, &str),
+        (sums, array, shared): (&str, &str, &SharedTile),
     ) {
         let tile = self.scores;
         let limits = self.limits.each_ref().map(|limit| &**limit);
         let bounds = TileBounds { first: ["first_row", "first_column"], limits };
         tile.declare(&mut self.shader, sums);
         tile.accumulate(&mut self.shader, sums, (factors.each_ref(), tiles.each_ref()), bounds, ("0u", k_extent));
-        self.shader.line(format!("var {array} = {};", tile.as_array(sums)));
+        match self.is_large() {
+            true => self.share_scores(sums, shared),
+            false => self.shader.line(format!("var {array} = {};", tile.as_array(sums))),
+        }
     }
 
     /// Adds the lines that multiply the weights of a block, which are in shared memory, by the values.
@@ -375,8 +354,8 @@ impl<'a> PassShader<'_, 'a, '_> {
         self.template(template::MULTIPLY_VALUES, values![step, load, store_tile, multiply]);
     }
 
-    /// Adds the lines that apply scale and mask to the scores.
-    fn mask_scores(&mut self) {
+    /// Adds the lines of a template that applies scale and mask to scores.
+    pub(super) fn mask_with(&mut self, source: &str) {
         let has_query_rows = self.pass.kind.has_query_rows();
         let mask = self.pass.mask.map(|mask| {
             let array = self.pass.matrices(mask);
@@ -403,7 +382,7 @@ impl<'a> PassShader<'_, 'a, '_> {
                 (load, apply)
             }
         };
-        self.template(template::MASK_SCORES, values![and_is_visible, load_mask, apply_mask]);
+        self.template(source, values![and_is_visible, load_mask, apply_mask]);
     }
 
     /// Returns the lines that combine the values `row_values[i]` of the invocations of each row into `combined[i]`.
@@ -414,7 +393,7 @@ impl<'a> PassShader<'_, 'a, '_> {
     /// Adds the lines before the loop over keys: the running maximum, or Σ Ω·O and λ of every row.
     fn begin_rows(&mut self) {
         if self.pass.kind == PassKind::Output {
-            let lowest = vec!["$negative_infinity"; 4 * self.scores.quads[0]].join(", ");
+            let lowest = self.lowest();
             return self.template(template::SOFTMAX_ROWS, values![lowest]);
         }
         let [gradient, result, log_sums] =
@@ -431,44 +410,52 @@ impl<'a> PassShader<'_, 'a, '_> {
         self.template(template::GRADIENT_ROWS, values![v_width, load_factors, load_log_sum, combine_dots]);
     }
 
-    /// Adds the lines that replace the scores by the weights of the softmax.
-    fn softmax_weights(&mut self) {
+    /// Returns the initial values −∞ for all rows of an invocation.
+    pub(super) fn lowest(&self) -> String {
+        vec!["$negative_infinity"; 4 * self.scores.quads[0]].join(", ")
+    }
+
+    /// Returns the lines that combine the maxima and the sums of rows, and that scale the rows of the output.
+    pub(super) fn softmax_parts(&mut self) -> (String, String, String) {
         let combine_maxima = self.combine_rows("maxima", "$max", "own_max", "block_max");
         let combine_sums = self.combine_rows("partials", "$add", "own_sum", "block_sum");
         let scale_total = self.collect_lines(|this| this.tile.scale_rows(&mut this.shader, "total", "factor"));
-        let largest_weight = self.largest_weight();
-        self.template(template::SOFTMAX_WEIGHTS, values![largest_weight, combine_maxima, combine_sums, scale_total]);
+        (combine_maxima, combine_sums, scale_total)
     }
 
-    /// Returns the expression of the maximum of the weights of row i.
-    fn largest_weight(&self) -> String {
-        let columns = self.scores.quads[1];
-        let largest = |c: usize| {
-            let quad = if columns == 1 { "weight[i]".into() } else { format!("weight[i * {columns}u + {c}u]") };
-            format!("$max($max({quad}[0], {quad}[1]), $max({quad}[2], {quad}[3]))")
-        };
-        (1..columns).fold(largest(0), |all, c| format!("$max({all}, {})", largest(c)))
+    /// Adds the lines that replace the scores by the weights of the softmax.
+    fn softmax_weights(&mut self) {
+        let (combine_maxima, combine_sums, scale_total) = self.softmax_parts();
+        self.template(template::SOFTMAX_WEIGHTS, values![combine_maxima, combine_sums, scale_total]);
+    }
+
+    /// Returns λ and Σ Ω·O of a query, and the line that divides its weight or adds it to its sum.
+    pub(super) fn query_exprs(are_columns: bool) -> (&'static str, &'static str, &'static str) {
+        match are_columns {
+            false => ("row_log[i]", "row_dot[i]", "row_sum[i] = $add(row_sum[i], p);"),
+            true => ("log_sum", "dot", "p = $mul(p, inverse_sum);"),
+        }
     }
 
     /// Adds the lines that replace the scores by the weights of a gradient. `log_sums` is λ, if queries are columns.
     fn gradient_weights(&mut self, log_sums: Option<&ArrayExprs>) {
-        let load_query =
-            log_sums.map_or(String::new(), |log_sums| self.collect_lines(|this| this.load_query(log_sums)));
-        let (log_sum, dot, normalize) = match log_sums {
-            None => ("row_log[i]", "row_dot[i]", "row_sum[i] = $add(row_sum[i], p);"),
-            Some(_) => ("log_sum", "dot", "p = $mul(p, inverse_sum);"),
-        };
+        let load_query = log_sums.map_or(String::new(), |log_sums| {
+            self.collect_lines(|this| {
+                this.shader.line("let column = first_column + own_column * 4u + j;");
+                this.load_query(log_sums);
+            })
+        });
+        let (log_sum, dot, normalize) = PassShader::query_exprs(log_sums.is_some());
         let multiply_slope = match self.pass.kind.has_gradient_weights() {
-            true => "p = $mul($mul(p, $sub(slope$element, $dot)), $scale);",
+            true => "p = $mul($mul(p, $sub(slope[i][j], $dot)), $scale);",
             false => "",
         };
         self.template(template::GRADIENT_WEIGHTS, values![load_query, log_sum, dot, normalize, multiply_slope]);
     }
 
     /// Adds the lines that load λ and the statistics of the query of a column.
-    fn load_query(&mut self, log_sums: &ArrayExprs) {
+    pub(super) fn load_query(&mut self, log_sums: &ArrayExprs) {
         let (columns, compute) = (self.limits[1].clone(), self.float.0);
-        self.shader.line("let column = first_column + $column_of_j;");
         self.load(log_sums, [("column", &columns), ("0u", "1u")], compute, "log_sum");
         let statistics = self.statistics.expect("a gradient must have statistics");
         let [inverse_sum, dot] =

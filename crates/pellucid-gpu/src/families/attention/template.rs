@@ -1,7 +1,7 @@
 //! The shaders of the attention passes.
 //!
 //! A `$name` is a value or the lines of a part; a call such as `$add(a, b)` is a function of the float type. An
-//! invocation has `$own_rows` rows and as many columns of a block: rows `$row_of_i` and columns `$column_of_j`.
+//! invocation has `$own_rows` rows `$row_of_i` of a block.
 
 /// The shader of one dispatch. `$visit_head` is [`QUERY_HEAD`] or [`KEY_HEAD`].
 pub(super) const PASS: &str = "
@@ -40,17 +40,17 @@ pub(super) const COLUMNS: &str = "
         // After the barrier, all invocations have read the previous weights.
         workgroupBarrier();
         $compute_scores
-        $mask_scores
         $compute_weights
-        $share_weights
         $multiply_values
     }
 ";
 
-/// Writes the weights of four rows and columns to shared memory.
-pub(super) const SHARE_WEIGHTS: &str = "
+/// Masks the 4 × 4 scores of an invocation, replaces them by weights and writes these to shared memory.
+pub(super) const SMALL_BLOCK: &str = "
+    $mask_scores
+    $compute_weights
     for (var j = 0u; j < 4u; j = j + 1u) {
-        $shared_weights = $quad($quad_weights);
+        $shared_weights = $quad(weight[0][j], weight[1][j], weight[2][j], weight[3][j]);
     }
 ";
 
@@ -68,16 +68,16 @@ pub(super) const MULTIPLY_VALUES: &str = "
 /// Scales and masks the scores. `is_visible` states for each score whether its row and column exist and the query may
 /// attend to the key.
 pub(super) const MASK_SCORES: &str = "
-    var is_visible = array<vec4<bool>, $score_quads>();
-    for (var i = 0u; i < $row_count; i = i + 1u) {
-        for (var j = 0u; j < $row_count; j = j + 1u) {
-            let row = first_row + $row_of_i;
-            let column = first_column + $column_of_j;
-            is_visible$element = row < $rows && column < $columns$and_is_visible;
-            var score = $mul(weight$element, $scale);
+    var is_visible = array<vec4<bool>, 4>();
+    for (var i = 0u; i < 4u; i = i + 1u) {
+        for (var j = 0u; j < 4u; j = j + 1u) {
+            let row = first_row + own_row * 4u + i;
+            let column = first_column + own_column * 4u + j;
+            is_visible[i][j] = row < $rows && column < $columns$and_is_visible;
+            var score = $mul(weight[i][j], $scale);
             $load_mask
             $apply_mask
-            weight$element = select($negative_infinity, score, is_visible$element);
+            weight[i][j] = select($negative_infinity, score, is_visible[i][j]);
         }
     }
 ";
@@ -121,26 +121,26 @@ pub(super) const GRADIENT_ROWS: &str = "
 
 /// Replaces the scores by exp(score − maximum), and scales the sums if the maximum grows.
 pub(super) const SOFTMAX_WEIGHTS: &str = "
-    var own_max = array<$real, $own_rows>();
-    for (var i = 0u; i < $row_count; i = i + 1u) {
-        own_max[i] = $largest_weight;
+    var own_max = array<$real, 4>();
+    for (var i = 0u; i < 4u; i = i + 1u) {
+        own_max[i] = $max($max(weight[i][0], weight[i][1]), $max(weight[i][2], weight[i][3]));
     }
     $combine_maxima
-    var own_sum = array<$real, $own_rows>();
-    var factor = array<$real, $own_rows>();
-    for (var i = 0u; i < $row_count; i = i + 1u) {
+    var own_sum = array<$real, 4>();
+    var factor = array<$real, 4>();
+    for (var i = 0u; i < 4u; i = i + 1u) {
         let largest = $max(row_max[i], block_max[i]);
         // Without visible keys the maximum is −∞, which must not be subtracted from itself.
         let base = select(largest, $zero, $eq(largest, $negative_infinity));
         factor[i] = $exp($sub(row_max[i], base));
         row_max[i] = largest;
-        for (var j = 0u; j < $row_count; j = j + 1u) {
-            weight$element = $exp($sub(weight$element, base));
-            own_sum[i] = $add(own_sum[i], weight$element);
+        for (var j = 0u; j < 4u; j = j + 1u) {
+            weight[i][j] = $exp($sub(weight[i][j], base));
+            own_sum[i] = $add(own_sum[i], weight[i][j]);
         }
     }
     $combine_sums
-    for (var i = 0u; i < $row_count; i = i + 1u) {
+    for (var i = 0u; i < 4u; i = i + 1u) {
         row_sum[i] = $add($mul(row_sum[i], factor[i]), block_sum[i]);
     }
     $scale_total
@@ -149,15 +149,81 @@ pub(super) const SOFTMAX_WEIGHTS: &str = "
 /// Replaces the scores by the weights P, or by the gradients X of the scores. In the pass `QueryGradient`,
 /// the weights are not divided by their sums yet.
 pub(super) const GRADIENT_WEIGHTS: &str = "
-    for (var j = 0u; j < $row_count; j = j + 1u) {
+    for (var j = 0u; j < 4u; j = j + 1u) {
         $load_query
-        for (var i = 0u; i < $row_count; i = i + 1u) {
-            var p = $exp($sub(weight$element, $log_sum));
+        for (var i = 0u; i < 4u; i = i + 1u) {
+            var p = $exp($sub(weight[i][j], $log_sum));
             $normalize
             $multiply_slope
-            weight$element = select($zero, p, is_visible$element);
+            weight[i][j] = select($zero, p, is_visible[i][j]);
         }
     }
+";
+
+/// Visits the scores of an invocation in a large block, in the order of its columns.
+pub(super) const VISIT_COLUMNS: &str = "
+    for (var j = 0u; j < 8u; j = j + 1u) {
+        let block_column = (own_column + j / 4u * 8u) * 4u + j % 4u;
+        let column = first_column + block_column;
+        $begin_column
+        $visit_rows
+    }
+";
+
+/// Visits the scores of four rows in a column.
+pub(super) const VISIT_ROWS: &str = "
+    {
+        var weights_of_rows = $shared_weights;
+        $load_slopes
+        for (var r = 0u; r < 4u; r = r + 1u) {
+            let i = $first_i + r;
+            var w = weights_of_rows[r];
+            $visit_score
+            weights_of_rows[r] = w;
+        }
+        $shared_weights = weights_of_rows;
+    }
+";
+
+/// Scales and masks a score. `is_visible` states whether its row and column exist and the query may attend to the key.
+pub(super) const MASK_SCORE: &str = "
+    let row = first_row + $row_of_i;
+    let is_visible = row < $rows && column < $columns$and_is_visible;
+    var score = $mul(w, $scale);
+    $load_mask
+    $apply_mask
+    w = select($negative_infinity, score, is_visible);
+";
+
+/// Replaces the scores of a large block by exp(score − maximum), and scales the sums if the maximum grows.
+pub(super) const SOFTMAX_OF_LARGE_BLOCK: &str = "
+    var own_max = array<$real, $own_rows>($lowest);
+    $find_maxima
+    $combine_maxima
+    var own_sum = array<$real, $own_rows>();
+    var base = array<$real, $own_rows>();
+    var factor = array<$real, $own_rows>();
+    for (var i = 0u; i < $row_count; i = i + 1u) {
+        let largest = $max(row_max[i], block_max[i]);
+        // Without visible keys the maximum is −∞, which must not be subtracted from itself.
+        base[i] = select(largest, $zero, $eq(largest, $negative_infinity));
+        factor[i] = $exp($sub(row_max[i], base[i]));
+        row_max[i] = largest;
+    }
+    $exponentiate
+    $combine_sums
+    for (var i = 0u; i < $row_count; i = i + 1u) {
+        row_sum[i] = $add($mul(row_sum[i], factor[i]), block_sum[i]);
+    }
+    $scale_total
+";
+
+/// Replaces a score by the weight P, or by the gradient X of the score.
+pub(super) const GRADIENT_WEIGHT: &str = "
+    var p = $exp($sub(w, $log_sum));
+    $normalize
+    $multiply_slope
+    w = select($zero, p, is_visible);
 ";
 
 /// Loads the statistics of a query: the reciprocal of the sum of its weights, and Σ Ω·O.

@@ -61,11 +61,25 @@ impl SharedTile {
 
     /// Returns the expression of quad `quad` of k.
     pub(crate) fn quad(&self, k: &str, quad: &str) -> String {
-        let mask = self.quads.min(8) - 1;
-        let step = (32 / self.tile_k).max(1);
         let (memory, first) = &self.memory;
-        let swizzled = format!("(({quad}) ^ (((({k}) >> 2u) * {step}u) & {mask}u))");
-        format!("{memory}[{first}u + ({k}) * {}u + {swizzled}]", self.quads)
+        format!("{memory}[{first}u + ({k}) * {}u + {}]", self.quads, self.swizzled(k, quad))
+    }
+
+    /// Returns the expression of quad `quad` of k index `offset` + `k`, where `offset` is a multiple of 16.
+    fn quad_from(&self, (offset, k): (&str, &str), quad: &str) -> String {
+        let (memory, first) = &self.memory;
+        match self.tile_k > 32 {
+            true => format!("{memory}[{first}u + ({offset} + {k}) * {}u + {}]", self.quads, self.swizzled(k, quad)),
+            false => self.quad(&format!("{k} + {offset}"), quad),
+        }
+    }
+
+    /// Returns the position of quad `quad` among the quads of k.
+    fn swizzled(&self, k: &str, quad: &str) -> String {
+        let mask = self.quads.min(8) - 1;
+        // In tiles with a larger k extent, s repeats after every 16 k indices.
+        let step = if self.tile_k > 32 { 2 } else { 32 / self.tile_k };
+        format!("(({quad}) ^ (((({k}) >> 2u) * {step}u) & {mask}u))")
     }
 
     /// Returns the number of blocks of 4 × 4 elements.
@@ -398,7 +412,7 @@ impl WorkgroupTile {
         };
         let quads = |shader: &mut ShaderBuilder, k: &str| {
             let a: Vec<String> =
-                (0..self.quads[0]).map(|q| shader.define(a.quad(&format!("{k} + {first}"), &block(0, q)))).collect();
+                (0..self.quads[0]).map(|q| shader.define(a.quad_from((first, k), &block(0, q)))).collect();
             let b: Vec<String> = (0..self.quads[1]).map(|q| shader.define(b.quad(k, &block(1, q)))).collect();
             (a, b)
         };
