@@ -66,15 +66,49 @@ pub(crate) fn loops(text: &str) -> Vec<LoopCounts> {
     result
 }
 
-/// Returns the share of fused multiply-adds in the instructions that a warp issues in the loop over k of a product: the
-/// outermost loop that contains them. An inner loop runs `iterations` times.
-pub(crate) fn multiply_add_share(loops: &[LoopCounts], iterations: usize) -> f64 {
-    let with_products = || loops.iter().filter(|counts| counts.multiply_adds >= 64);
-    let outer = with_products().max_by_key(|counts| counts.all).expect("a product has a loop over k");
-    let inner = with_products()
-        .find(|counts| *counts != outer && counts.bounds[0] >= outer.bounds[0] && counts.bounds[1] <= outer.bounds[1]);
-    let repeated = |of: fn(&LoopCounts) -> usize| of(outer) + inner.map_or(0, |counts| of(counts) * (iterations - 1));
-    repeated(|counts| counts.multiply_adds) as f64 / repeated(|counts| counts.all) as f64
+impl LoopCounts {
+    /// Returns true if `inner` is another loop that is in this one.
+    fn contains(&self, inner: &LoopCounts) -> bool {
+        self != inner && self.bounds[0] <= inner.bounds[0] && inner.bounds[1] <= self.bounds[1]
+    }
+
+    /// Returns the counts of an iteration that runs the loop `inner` with the counts `one` for `times` iterations.
+    fn with_repeated(&self, inner: &LoopCounts, one: LoopCounts, times: usize) -> LoopCounts {
+        let total = |of: fn(&LoopCounts) -> usize| of(self) - of(inner) + of(&one) * times;
+        LoopCounts {
+            bounds: self.bounds,
+            all: total(|counts| counts.all),
+            multiply_adds: total(|counts| counts.multiply_adds),
+            shared_loads: total(|counts| counts.shared_loads),
+        }
+    }
+}
+
+/// Returns the counts of an iteration of each loop over the shared tiles of a product, with all iterations of the loop
+/// in it. An invocation adds `products` products for a tile.
+///
+/// If a kernel has one product whose tiles are in groups with a table for each, the counts are those of a group of
+/// `group_tiles` tiles.
+pub(crate) fn tile_loops(loops: &[LoopCounts], products: usize, group_tiles: usize) -> Vec<LoopCounts> {
+    // A loop with exponentials has up to 72 multiply-adds.
+    let with_products: Vec<&LoopCounts> = loops.iter().filter(|counts| counts.multiply_adds >= 128).collect();
+    let parent = |inner: &LoopCounts| {
+        let outer = with_products.iter().filter(|counts| counts.contains(inner));
+        outer.min_by_key(|counts| counts.all).copied()
+    };
+    let is_innermost = |counts: &&&LoopCounts| !with_products.iter().any(|inner| counts.contains(inner));
+    let tile = |inner: &LoopCounts| match products / inner.multiply_adds {
+        0 | 1 => (*inner, *inner),
+        times => {
+            let outer = *parent(inner).expect("a tile takes several iterations of a loop");
+            (outer, outer.with_repeated(inner, *inner, times))
+        }
+    };
+    let tiles: Vec<(LoopCounts, LoopCounts)> = with_products.iter().filter(is_innermost).map(|l| tile(l)).collect();
+    match (&tiles[..], tiles.first().and_then(|(own, _)| parent(own))) {
+        ([(own, counts)], Some(group)) => vec![group.with_repeated(own, *counts, group_tiles)],
+        _ => tiles.into_iter().map(|(_, counts)| counts).collect(),
+    }
 }
 
 #[test]
@@ -93,4 +127,20 @@ fn loops_are_counted_with_the_loops_in_them() {
 ";
     let counts = |bounds, all| LoopCounts { bounds, all, multiply_adds: 1, shared_loads: 1 };
     assert_eq!(loops(text), [counts([1, 3], 3), counts([0, 4], 5)]);
+}
+
+#[test]
+fn iterations_of_the_loops_of_a_tile_are_counted() {
+    let counts = |bounds, all, multiply_adds| LoopCounts { bounds, all, multiply_adds, shared_loads: 0 };
+    let [inner, tile, group] = [counts([20, 50], 280, 256), counts([10, 60], 400, 256), counts([0, 70], 450, 256)];
+    let shape = |loops: &[LoopCounts]| {
+        let tiles = tile_loops(loops, 1024, 4);
+        tiles.iter().map(|counts| (counts.all, counts.multiply_adds)).collect::<Vec<_>>()
+    };
+    assert_eq!(shape(&[inner, tile]), [(400 + 3 * 280, 1024)]);
+    assert_eq!(shape(&[inner, tile, group]), [(50 + 4 * (400 + 3 * 280), 4096)]);
+    // Two products in one loop.
+    let unrolled = counts([61, 65], 1200, 1024);
+    let both = counts([0, 70], 1700, 1280);
+    assert_eq!(shape(&[inner, tile, unrolled, both]), [(400 + 3 * 280, 1024), (1200, 1024)]);
 }

@@ -21,6 +21,9 @@ const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
 /// The largest number of texts that are compiled. They are chosen evenly from all texts in the order of their hashes.
 const MAX_TEXTS: usize = 400;
 
+/// The largest number of texts of each kind of large products whose instructions are counted.
+const MAX_COUNTED: usize = 8;
+
 /// Returns the folder of texts, if it is set.
 fn text_folder() -> Option<PathBuf> {
     let folder = env::var_os("PELLUCID_KERNEL_TEXTS").map(PathBuf::from);
@@ -137,33 +140,58 @@ fn every_kernel_compiles_for_all_architectures_without_spilled_registers() {
     assert!(failures.is_empty(), "{} failures, the first one: {}", failures.len(), failures[0]);
 }
 
-/// A tile of 64 × 64 sums has 16 quads for each invocation, and reads four words of aligned factors at a time. Its loop
-/// over k takes 16 steps, four in an iteration of the inner loop.
+/// The kernels with tiles of 64 × 64 sums, 16 quads for each invocation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum LargeTiles {
+    /// A product with as many aligned factors.
+    Product(usize),
+    Convolution,
+    Attention,
+}
+
+impl LargeTiles {
+    /// Returns the kind of a kernel with such tiles.
+    fn of_text(text: &str) -> Option<LargeTiles> {
+        let has_tile = |sum: &str| text.contains(&format!("{sum}15 = fma(")) && !text.contains(&format!("{sum}16 = "));
+        if has_tile("score") && has_tile("total") {
+            return Some(LargeTiles::Attention);
+        }
+        let kind = match text.contains("_parts;") {
+            true => LargeTiles::Convolution,
+            false => LargeTiles::Product(text.matches("const vec4<u32>* __restrict__").count()),
+        };
+        has_tile("sum").then_some(kind)
+    }
+}
+
+/// A product takes 16 k indices of both factors into shared memory at a time. The tables of a convolution have 64.
 #[test]
 fn most_instructions_of_large_products_multiply() {
     let (Some(folder), Some(nvdisasm)) = (text_folder(), env::var_os("PELLUCID_NVDISASM")) else { return };
-    let is_large = |text: &String| text.contains("sum15 = fma(") && !text.contains("sum16");
-    let is_aligned = |text: &String| text.matches("const vec4<u32>* __restrict__").count() == 2;
-    let products: Vec<String> = texts(&folder).into_iter().filter(is_large).collect();
-    assert!(products.iter().any(is_aligned), "no text is a large product of aligned factors");
-    for (text, architecture) in products.iter().flat_map(|text| ARCHITECTURES.map(|name| (text, name))) {
+    let mut products: Vec<(LargeTiles, String)> = Vec::new();
+    for text in texts(&folder) {
+        let kind = LargeTiles::of_text(&text);
+        let counted = kind.filter(|kind| products.iter().filter(|(other, _)| other == kind).count() < MAX_COUNTED);
+        products.extend(counted.map(|kind| (kind, text)));
+    }
+    for kind in [LargeTiles::Product(2), LargeTiles::Convolution, LargeTiles::Attention] {
+        assert!(products.iter().any(|(other, _)| *other == kind), "no text has the kind {kind:?}");
+    }
+    for ((kind, text), architecture) in products.iter().flat_map(|text| ARCHITECTURES.map(|name| (text, name))) {
         let compiled = compile(text, architecture).unwrap();
         let Some(assembly) = assembly::disassemble(nvdisasm.as_ref(), &compiled.code) else { return };
-        let loops = assembly::loops(&assembly);
-        let share = assembly::multiply_add_share(&loops, 4);
-        let shared_loads = loops.iter().map(|counts| counts.shared_loads).max().unwrap_or(0);
-        // The windows of a convolution have divisions by the sizes of axes in the loop.
-        let is_convolution = text.matches(" % params[").count() > 8;
-        let factors = match (is_aligned(text), is_convolution) {
-            (true, _) => "aligned factors",
-            (false, false) => "other factors",
-            (false, true) => "windows",
+        let tiles = assembly::tile_loops(&assembly::loops(&assembly), 1024, 4);
+        // Attention has products for the scores, for the slopes of some gradients, and with the values.
+        let products = match kind {
+            LargeTiles::Attention => 2 + usize::from(text.contains("product15 = fma(")),
+            _ => 1,
         };
-        println!(
-            "{factors}, {architecture}: {share:.2} of the instructions are multiply-adds, {} registers, \
-             {shared_loads} loads from shared memory",
-            compiled.registers
-        );
-        assert!(share >= if is_convolution { 0.6 } else { 0.7 }, "{architecture}: {loops:?}");
+        for tile in &tiles {
+            let share = tile.multiply_adds as f64 / tile.all as f64;
+            println!("{kind:?}, {architecture}: {share:.2} of the instructions are multiply-adds, {tile:?}");
+            assert!(share >= 0.7, "{architecture}: {tile:?}\n{text}");
+        }
+        println!("{} registers, {} bytes spilled", compiled.registers, compiled.spilled);
+        assert!(compiled.spilled == 0 && tiles.len() == products);
     }
 }

@@ -86,6 +86,16 @@ fn attention_matches_the_cpu() {
     }
 }
 
+/// On devices with large shared memory, blocks have 64 rows and columns.
+#[test]
+fn attention_in_large_blocks_matches_the_cpu() {
+    let rng = &mut Rng(76);
+    let f32 = DType::F32;
+    check_attention(rng, [1, 2, 1, 70, 90, 40, 64], f32, false, None, 0.3);
+    check_attention(rng, [1, 1, 1, 130, 65, 64, 36], f32, true, Some(DType::Bool), 0.2);
+    check_attention(rng, [1, 1, 1, 40, 140, 70, 20], f32, true, Some(f32), 0.2);
+}
+
 #[test]
 #[ignore = "a software adapter compiles the shaders of f64 for two minutes"]
 fn attention_of_f64_matches_the_cpu() {

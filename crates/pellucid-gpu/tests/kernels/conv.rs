@@ -111,11 +111,12 @@ fn convolutions_in_large_tiles_match_the_cpu() {
         (ConvPart::Output, case([4, 4, 64, 1], [1, 16, 16], small_window)),
         (ConvPart::Input, case([4, 64, 4, 1], [1, 16, 16], small_window)),
         (ConvPart::Weight, case([2, 64, 128, 1], [1, 9, 8], small_window)),
+        (ConvPart::Weight, case([1, 64, 128, 1], [1, 17, 18], small_window)),
         (ConvPart::Output, case([2, 6, 72, 2], [3, 30, 13], with_gaps)),
         (ConvPart::Input, case([2, 80, 6, 2], [3, 30, 13], with_gaps)),
         (ConvPart::Weight, case([2, 48, 160, 2], [3, 12, 9], with_gaps)),
         // A window with many taps, and one of a single element with padding.
-        (ConvPart::Output, case([1, 2, 64, 1], [1, 1, 1100], [[1, 1, 41], [1, 1, 1], [1, 1, 1], [0, 0, 7]])),
+        (ConvPart::Output, case([1, 2, 3, 1], [1, 1, 70], [[1, 1, 41], [1, 1, 1], [1, 1, 1], [0, 0, 7]])),
         (ConvPart::Output, case([1, 5, 64, 1], [1, 63, 63], [[1, 1, 1], [1, 2, 2], [1, 1, 1], [0, 1, 1]])),
     ];
     for (part, case) in &cases {

@@ -3,6 +3,8 @@
 //! A workgroup computes 32 rows of an output. It loops over blocks of 32 columns: the scores Q·Kᵀ of the block are a
 //! [tiled product](super::shared::tile), the weights are computed from them in registers, and their product with a
 //! block of values is added to the rows. The rows of an output wider than 128 elements (32 for `f64`) are divided.
+//! Devices with large shared memory compute blocks of 64 × 64 scores of `f32` if there are more than 32 queries and
+//! keys, and then divide rows wider than 64 elements.
 //!
 //! | pass | rows | columns | weights | values |
 //! | --- | --- | --- | --- | --- |
@@ -18,6 +20,7 @@
 //! because it is not exactly 1 for the rounded λ. The pass `QueryGradient` stores the reciprocals of these sums and
 //! Σ Ω·O for the other two gradient passes.
 
+mod large_block;
 mod pass;
 mod template;
 

@@ -16,6 +16,9 @@ use pellucid_ir::{Compute, DType, Scalar};
 /// The number of rows, and of columns, of a block of scores. The order of accumulation depends on it.
 pub(super) const BLOCK: usize = 32;
 
+/// The maximum number of quads in a row of the sums of an invocation with 8 × 8 scores. Its registers contain both.
+const MAX_QUADS_OF_LARGE_BLOCK: usize = 2;
+
 /// The output that a dispatch computes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum PassKind {
@@ -85,12 +88,15 @@ impl PassKind {
 }
 
 /// The shader of a pass while it is generated.
-struct PassShader<'p, 'a, 'o> {
-    pass: &'p AttentionPass<'a, 'o>,
-    shader: ShaderBuilder,
+pub(super) struct PassShader<'p, 'a, 'o> {
+    pub(super) pass: &'p AttentionPass<'a, 'o>,
+    pub(super) shader: ShaderBuilder,
     bindings: Bindings,
-    float: WgslFloat,
+    pub(super) float: WgslFloat,
+    /// The rows of the output.
     tile: WorkgroupTile,
+    /// A block of scores.
+    scores: WorkgroupTile,
     /// The unit that multiplies factors that are rounded to half precision.
     unit: Option<MatrixUnit>,
     /// The expressions of the row and column counts of the scores.
@@ -132,13 +138,20 @@ impl<'a> AttentionPass<'a, '_> {
             if has_query_rows { (queries, keys, heads) } else { (keys, queries, kv_heads) };
         let compute = output.dtype.compute();
         let width = output.shape()[3];
+        let unit = MatrixUnit::for_rounded(self.features, self.kernel.half_factors);
+        // Large blocks need 28 KiB of shared memory, and 44 KiB with products of the gradient and the values.
+        let is_large = self.features.large_shared_memory && unit.is_none() && compute == Compute::F32;
+        let is_large = is_large && queries > BLOCK && keys > BLOCK;
+        let row_quads = if is_large { 2 } else { 1 };
         // Scores are recomputed for every tile of columns of the output, so wider tiles compute them less often.
         let quads =
             if compute == Compute::F64 { 1 } else { [4, 2, 1][usize::from(width <= 64) + usize::from(width <= 32)] };
-        let tile = WorkgroupTile { compute, grid: [8, 8], quads: [1, quads], unit: None };
+        let quads = if is_large { quads.min(MAX_QUADS_OF_LARGE_BLOCK) } else { quads };
+        let tile = WorkgroupTile { compute, grid: [8, 8], quads: [row_quads, quads], unit: None };
+        let scores = WorkgroupTile { quads: [row_quads; 2], unit, ..tile };
         // `QueryGradient` also writes the statistics, so it needs a tile even if its output has no columns.
         let width_tiles = width.div_ceil(tile.width()).max(1);
-        let row_tiles = rows.div_ceil(BLOCK);
+        let row_tiles = rows.div_ceil(scores.height());
         let items = batch * row_heads * row_tiles * width_tiles;
         if items == 0 {
             return None;
@@ -154,8 +167,8 @@ impl<'a> AttentionPass<'a, '_> {
         let usage = if self.kind == PassKind::QueryGradient { BindingUse::Write } else { BindingUse::Read };
         let statistics = statistics.map(|buffer| ElementAccess::new(shader.binding(buffer, usage), compute.storage()));
         let float = WgslFloat(compute);
-        let unit = MatrixUnit::for_rounded(self.features, self.kernel.half_factors);
-        let mut pass = PassShader { pass: self, shader, bindings, float, tile, unit, limits, scale, statistics };
+        let mut pass =
+            PassShader { pass: self, shader, bindings, float, tile, scores, unit, limits, scale, statistics };
         pass.generate([width_tiles, row_tiles, row_heads, width]);
         Some(pass.shader)
     }
@@ -168,11 +181,22 @@ impl AsMut<ShaderBuilder> for PassShader<'_, '_, '_> {
 }
 
 impl<'a> PassShader<'_, 'a, '_> {
-    /// Adds the lines of a template. In addition to `values`, the template can use `$rows`, `$columns`, `$scale` and
-    /// `$block`.
-    fn template(&mut self, source: &str, values: &[(&str, &str)]) {
-        let ([rows, columns], scale, block) = (&self.limits, &self.scale, format!("{BLOCK}u"));
-        self.float.template(&mut self.shader, source, &[values, values![rows, columns, scale, block]].concat());
+    /// Returns true if blocks have 64 × 64 scores.
+    fn is_large(&self) -> bool {
+        self.scores.quads[0] > 1
+    }
+
+    /// Adds the lines of a template. In addition to `values`, the template can use `$rows`, `$columns`, `$scale`,
+    /// `$block`, and the rows of an invocation in a block: their number, as a constant of the language (`$own_rows`)
+    /// and as an unsigned number (`$row_count`), and row i (`$row_of_i`).
+    pub(super) fn template(&mut self, source: &str, values: &[(&str, &str)]) {
+        let ([rows, columns], scale) = (self.limits.clone(), self.scale.clone());
+        let block = format!("{}u", self.scores.height());
+        let own_rows = format!("{}", 4 * self.scores.quads[0]);
+        let row_count = format!("{own_rows}u");
+        let row_of_i = if self.is_large() { "(own_row + i / 4u * 8u) * 4u + i % 4u" } else { "own_row * 4u + i" };
+        let own = values![rows, columns, scale, block, own_rows, row_count, row_of_i];
+        self.float.template(&mut self.shader, source, &[values, own].concat());
     }
 
     /// Returns the expressions of the matrix of an operand for head `head`.
@@ -226,21 +250,21 @@ impl<'a> PassShader<'_, 'a, '_> {
     /// Adds the loop over the blocks of columns.
     fn visit_columns(&mut self, width: &str, [qk_width, v_width]: [&str; 2]) {
         let (kind, compute) = (self.pass.kind, self.float.0);
-        // The shader needs at most 16 KiB of shared memory: the weights, and memory that the factors of the scores and
-        // the values share.
+        // A shader with small blocks needs at most 16 KiB of shared memory: the weights, and memory that the factors of
+        // the scores and the values share.
         let score_step = if is_narrow(compute) { 16 } else { 8 };
-        let (shader, width_of_tile) = (&mut self.shader, self.tile.width());
-        let (score_elements, value_elements) = (2 * BLOCK * score_step, width_of_tile * VALUE_STEP);
+        let (shader, width_of_tile, block) = (&mut self.shader, self.tile.width(), self.scores.height());
+        let (score_elements, value_elements) = (2 * block * score_step, width_of_tile * VALUE_STEP);
         if self.unit.is_none() {
             declare_shared(shader, "factors", compute, score_elements.max(value_elements));
         }
         let factor_tile =
-            |name, side| SharedTile::within(name, ("factors", side * BLOCK * score_step), compute, (BLOCK, score_step));
+            |name, side| SharedTile::within(name, ("factors", side * block * score_step), compute, (block, score_step));
         let tiles = [factor_tile("left", 0), factor_tile("right", 1)];
         let value_tile = SharedTile::within("values", ("factors", 0), compute, (width_of_tile, VALUE_STEP));
-        let weight_tile = SharedTile::declare(shader, "weights", compute, (BLOCK, BLOCK));
+        let weight_tile = SharedTile::declare(shader, "weights", compute, (block, block));
         for name in ["maxima", "partials"] {
-            shader.workgroup_array(name, self.float.ty(), BLOCK * 8);
+            shader.workgroup_array(name, self.float.ty(), block * 8);
         }
         let sides = |query, key| if kind.has_query_rows() { (query, key) } else { (key, query) };
         let mut factors = |(row, column)| [self.input(row, false), self.input(column, true)];
@@ -250,16 +274,19 @@ impl<'a> PassShader<'_, 'a, '_> {
         );
         let values = self.input(kind.values(), false);
         let log_sums = (!kind.has_query_rows()).then(|| self.input(Attention::LOG_SUMS, false));
+        // The products with the values stay in registers only in small blocks.
+        let slope_tile = (self.is_large() && products.is_some())
+            .then(|| SharedTile::declare(&mut self.shader, "slopes", compute, (block, block)));
         let compute_scores = self.collect_lines(|this| {
-            this.multiply_factors(&scored, &tiles, qk_width, ("score", "weight"));
+            this.multiply_factors(&scored, &tiles, qk_width, ("score", "weight", &weight_tile));
             if let Some(products) = &products {
-                this.multiply_factors(products, &tiles, v_width, ("product", "slope"));
+                let slopes = slope_tile.as_ref().unwrap_or(&weight_tile);
+                this.multiply_factors(products, &tiles, v_width, ("product", "slope", slopes));
             }
         });
-        let mask_scores = self.collect_lines(Self::mask_scores);
-        let compute_weights = self.collect_lines(|this| match kind {
-            PassKind::Output => this.softmax_weights(),
-            _ => this.gradient_weights(log_sums.as_ref()),
+        let compute_weights = self.collect_lines(|this| match this.is_large() {
+            true => this.weigh_large_block(&weight_tile, slope_tile.as_ref(), log_sums.as_ref()),
+            false => this.weigh_small_block(&weight_tile, log_sums.as_ref()),
         });
         let multiply_values =
             self.collect_lines(|this| this.multiply_values((&weight_tile, &value_tile), &values, width));
@@ -269,27 +296,40 @@ impl<'a> PassShader<'_, 'a, '_> {
             (true, true) => ("0u", "min($columns, first_row + $block)"),
             (true, false) => ("first_row", "$columns"),
         };
-        let (quad, shared_weights) = (quad_type(compute), weight_tile.quad("own_column * 4u + j", "own_row"));
-        let range = values![first_column, end_column, quad, shared_weights];
-        let parts = values![compute_scores, mask_scores, compute_weights, multiply_values];
+        let range = values![first_column, end_column];
+        let parts = values![compute_scores, compute_weights, multiply_values];
         self.template(template::COLUMNS, &[&range[..], parts].concat());
     }
 
+    /// Adds the lines that mask 4 × 4 scores, replace them by weights and write these to the tile `weights`.
+    fn weigh_small_block(&mut self, weights: &SharedTile, log_sums: Option<&ArrayExprs>) {
+        let mask_scores = self.collect_lines(|this| this.mask_with(template::MASK_SCORES));
+        let compute_weights = self.collect_lines(|this| match this.pass.kind {
+            PassKind::Output => this.softmax_weights(),
+            _ => this.gradient_weights(log_sums),
+        });
+        let (quad, shared_weights) = (quad_type(self.float.0), weights.quad("own_column * 4u + j", "own_row"));
+        self.template(template::SMALL_BLOCK, values![mask_scores, compute_weights, quad, shared_weights]);
+    }
+
     /// Adds the lines that compute the invocation's elements of the product of two factors for the block, in the
-    /// variable `array`.
+    /// variable `array`, or in `shared` for a large block.
     fn multiply_factors(
         &mut self,
         factors: &[ArrayExprs; 2],
         tiles: &[SharedTile; 2],
         k_extent: &str,
-        (sums, array): (&str, &str),
+        (sums, array, shared): (&str, &str, &SharedTile),
     ) {
-        let tile = WorkgroupTile { compute: self.float.0, grid: [8, 8], quads: [1, 1], unit: self.unit };
+        let tile = self.scores;
         let limits = self.limits.each_ref().map(|limit| &**limit);
         let bounds = TileBounds { first: ["first_row", "first_column"], limits };
         tile.declare(&mut self.shader, sums);
         tile.accumulate(&mut self.shader, sums, (factors.each_ref(), tiles.each_ref()), bounds, ("0u", k_extent));
-        self.shader.line(format!("var {array} = {};", tile.as_array(sums)));
+        match self.is_large() {
+            true => self.share_scores(sums, shared),
+            false => self.shader.line(format!("var {array} = {};", tile.as_array(sums))),
+        }
     }
 
     /// Adds the lines that multiply the weights of a block, which are in shared memory, by the values.
@@ -314,8 +354,8 @@ impl<'a> PassShader<'_, 'a, '_> {
         self.template(template::MULTIPLY_VALUES, values![step, load, store_tile, multiply]);
     }
 
-    /// Adds the lines that apply scale and mask to the scores.
-    fn mask_scores(&mut self) {
+    /// Adds the lines of a template that applies scale and mask to scores.
+    pub(super) fn mask_with(&mut self, source: &str) {
         let has_query_rows = self.pass.kind.has_query_rows();
         let mask = self.pass.mask.map(|mask| {
             let array = self.pass.matrices(mask);
@@ -342,7 +382,7 @@ impl<'a> PassShader<'_, 'a, '_> {
                 (load, apply)
             }
         };
-        self.template(template::MASK_SCORES, values![and_is_visible, load_mask, apply_mask]);
+        self.template(source, values![and_is_visible, load_mask, apply_mask]);
     }
 
     /// Returns the lines that combine the values `row_values[i]` of the invocations of each row into `combined[i]`.
@@ -353,7 +393,8 @@ impl<'a> PassShader<'_, 'a, '_> {
     /// Adds the lines before the loop over keys: the running maximum, or Σ Ω·O and λ of every row.
     fn begin_rows(&mut self) {
         if self.pass.kind == PassKind::Output {
-            return self.template(template::SOFTMAX_ROWS, &[]);
+            let lowest = self.lowest();
+            return self.template(template::SOFTMAX_ROWS, values![lowest]);
         }
         let [gradient, result, log_sums] =
             [Attention::GRADIENT, Attention::RESULT, Attention::LOG_SUMS].map(|k| self.input(k, false));
@@ -369,22 +410,42 @@ impl<'a> PassShader<'_, 'a, '_> {
         self.template(template::GRADIENT_ROWS, values![v_width, load_factors, load_log_sum, combine_dots]);
     }
 
-    /// Adds the lines that replace the scores by the weights of the softmax.
-    fn softmax_weights(&mut self) {
+    /// Returns the initial values −∞ for all rows of an invocation.
+    pub(super) fn lowest(&self) -> String {
+        vec!["$negative_infinity"; 4 * self.scores.quads[0]].join(", ")
+    }
+
+    /// Returns the lines that combine the maxima and the sums of rows, and that scale the rows of the output.
+    pub(super) fn softmax_parts(&mut self) -> (String, String, String) {
         let combine_maxima = self.combine_rows("maxima", "$max", "own_max", "block_max");
         let combine_sums = self.combine_rows("partials", "$add", "own_sum", "block_sum");
         let scale_total = self.collect_lines(|this| this.tile.scale_rows(&mut this.shader, "total", "factor"));
+        (combine_maxima, combine_sums, scale_total)
+    }
+
+    /// Adds the lines that replace the scores by the weights of the softmax.
+    fn softmax_weights(&mut self) {
+        let (combine_maxima, combine_sums, scale_total) = self.softmax_parts();
         self.template(template::SOFTMAX_WEIGHTS, values![combine_maxima, combine_sums, scale_total]);
+    }
+
+    /// Returns λ and Σ Ω·O of a query, and the line that divides its weight or adds it to its sum.
+    pub(super) fn query_exprs(are_columns: bool) -> (&'static str, &'static str, &'static str) {
+        match are_columns {
+            false => ("row_log[i]", "row_dot[i]", "row_sum[i] = $add(row_sum[i], p);"),
+            true => ("log_sum", "dot", "p = $mul(p, inverse_sum);"),
+        }
     }
 
     /// Adds the lines that replace the scores by the weights of a gradient. `log_sums` is λ, if queries are columns.
     fn gradient_weights(&mut self, log_sums: Option<&ArrayExprs>) {
-        let load_query =
-            log_sums.map_or(String::new(), |log_sums| self.collect_lines(|this| this.load_query(log_sums)));
-        let (log_sum, dot, normalize) = match log_sums {
-            None => ("row_log[i]", "row_dot[i]", "row_sum[i] = $add(row_sum[i], p);"),
-            Some(_) => ("log_sum", "dot", "p = $mul(p, inverse_sum);"),
-        };
+        let load_query = log_sums.map_or(String::new(), |log_sums| {
+            self.collect_lines(|this| {
+                this.shader.line("let column = first_column + own_column * 4u + j;");
+                this.load_query(log_sums);
+            })
+        });
+        let (log_sum, dot, normalize) = PassShader::query_exprs(log_sums.is_some());
         let multiply_slope = match self.pass.kind.has_gradient_weights() {
             true => "p = $mul($mul(p, $sub(slope[i][j], $dot)), $scale);",
             false => "",
@@ -393,9 +454,8 @@ impl<'a> PassShader<'_, 'a, '_> {
     }
 
     /// Adds the lines that load λ and the statistics of the query of a column.
-    fn load_query(&mut self, log_sums: &ArrayExprs) {
+    pub(super) fn load_query(&mut self, log_sums: &ArrayExprs) {
         let (columns, compute) = (self.limits[1].clone(), self.float.0);
-        self.shader.line("let column = first_column + own_column * 4u + j;");
         self.load(log_sums, [("column", &columns), ("0u", "1u")], compute, "log_sum");
         let statistics = self.statistics.expect("a gradient must have statistics");
         let [inverse_sum, dot] =

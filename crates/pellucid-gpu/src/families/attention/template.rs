@@ -1,6 +1,7 @@
 //! The shaders of the attention passes.
 //!
-//! A `$name` is a value or the lines of a part; a call such as `$add(a, b)` is a function of the float type.
+//! A `$name` is a value or the lines of a part; a call such as `$add(a, b)` is a function of the float type. An
+//! invocation has `$own_rows` rows `$row_of_i` of a block.
 
 /// The shader of one dispatch. `$visit_head` is [`QUERY_HEAD`] or [`KEY_HEAD`].
 pub(super) const PASS: &str = "
@@ -9,7 +10,7 @@ pub(super) const PASS: &str = "
     let head = group / $width_tiles / $row_tiles % $heads;
     let sequence = group / $width_tiles / $row_tiles / $heads;
     $declare_tile
-    var row_sum = array<$real, 4>();
+    var row_sum = array<$real, $own_rows>();
     $visit_head
     $store
 ";
@@ -32,19 +33,24 @@ pub(super) const KEY_HEAD: &str = "
     }
 ";
 
-/// The loop over blocks of columns. An invocation has 4 × 4 weights, which initially are the scores.
+/// The loop over blocks of columns. The weights initially are the scores.
 pub(super) const COLUMNS: &str = "
     let end_column = $end_column;
     for (var first_column = $first_column; first_column < end_column; first_column = first_column + $block) {
         // After the barrier, all invocations have read the previous weights.
         workgroupBarrier();
         $compute_scores
-        $mask_scores
         $compute_weights
-        for (var j = 0u; j < 4u; j = j + 1u) {
-            $shared_weights = $quad(weight[0][j], weight[1][j], weight[2][j], weight[3][j]);
-        }
         $multiply_values
+    }
+";
+
+/// Masks the 4 × 4 scores of an invocation, replaces them by weights and writes these to shared memory.
+pub(super) const SMALL_BLOCK: &str = "
+    $mask_scores
+    $compute_weights
+    for (var j = 0u; j < 4u; j = j + 1u) {
+        $shared_weights = $quad(weight[0][j], weight[1][j], weight[2][j], weight[3][j]);
     }
 ";
 
@@ -78,15 +84,15 @@ pub(super) const MASK_SCORES: &str = "
 
 /// Combines the values `$row_values[i]` of the eight invocations of each row, in their order, into `$combined[i]`.
 pub(super) const COMBINE_ROWS: &str = "
-    for (var i = 0u; i < 4u; i = i + 1u) {
-        $memory[(own_row * 4u + i) * 8u + own_column] = $row_values[i];
+    for (var i = 0u; i < $row_count; i = i + 1u) {
+        $memory[($row_of_i) * 8u + own_column] = $row_values[i];
     }
     workgroupBarrier();
-    var $combined = array<$real, 4>();
-    for (var i = 0u; i < 4u; i = i + 1u) {
-        var result = $memory[(own_row * 4u + i) * 8u];
+    var $combined = array<$real, $own_rows>();
+    for (var i = 0u; i < $row_count; i = i + 1u) {
+        var result = $memory[($row_of_i) * 8u];
         for (var c = 1u; c < 8u; c = c + 1u) {
-            result = $combine(result, $memory[(own_row * 4u + i) * 8u + c]);
+            result = $combine(result, $memory[($row_of_i) * 8u + c]);
         }
         $combined[i] = result;
     }
@@ -94,15 +100,15 @@ pub(super) const COMBINE_ROWS: &str = "
 
 /// Declares the running maximum of every row.
 pub(super) const SOFTMAX_ROWS: &str = "
-    var row_max = array<$real, 4>($negative_infinity, $negative_infinity, $negative_infinity, $negative_infinity);
+    var row_max = array<$real, $own_rows>($lowest);
 ";
 
 /// Computes Σ Ω·O and λ of every row.
 pub(super) const GRADIENT_ROWS: &str = "
-    var own_dot = array<$real, 4>();
-    var row_log = array<$real, 4>();
-    for (var i = 0u; i < 4u; i = i + 1u) {
-        let row = first_row + own_row * 4u + i;
+    var own_dot = array<$real, $own_rows>();
+    var row_log = array<$real, $own_rows>();
+    for (var i = 0u; i < $row_count; i = i + 1u) {
+        let row = first_row + $row_of_i;
         for (var c = own_column; c < $v_width; c = c + 8u) {
             $load_factors
             own_dot[i] = $fma(g, o, own_dot[i]);
@@ -154,6 +160,72 @@ pub(super) const GRADIENT_WEIGHTS: &str = "
     }
 ";
 
+/// Visits the scores of an invocation in a large block, in the order of its columns.
+pub(super) const VISIT_COLUMNS: &str = "
+    for (var j = 0u; j < 8u; j = j + 1u) {
+        let block_column = (own_column + j / 4u * 8u) * 4u + j % 4u;
+        let column = first_column + block_column;
+        $begin_column
+        $visit_rows
+    }
+";
+
+/// Visits the scores of four rows in a column.
+pub(super) const VISIT_ROWS: &str = "
+    {
+        var weights_of_rows = $shared_weights;
+        $load_slopes
+        for (var r = 0u; r < 4u; r = r + 1u) {
+            let i = $first_i + r;
+            var w = weights_of_rows[r];
+            $visit_score
+            weights_of_rows[r] = w;
+        }
+        $shared_weights = weights_of_rows;
+    }
+";
+
+/// Scales and masks a score. `is_visible` states whether its row and column exist and the query may attend to the key.
+pub(super) const MASK_SCORE: &str = "
+    let row = first_row + $row_of_i;
+    let is_visible = row < $rows && column < $columns$and_is_visible;
+    var score = $mul(w, $scale);
+    $load_mask
+    $apply_mask
+    w = select($negative_infinity, score, is_visible);
+";
+
+/// Replaces the scores of a large block by exp(score − maximum), and scales the sums if the maximum grows.
+pub(super) const SOFTMAX_OF_LARGE_BLOCK: &str = "
+    var own_max = array<$real, $own_rows>($lowest);
+    $find_maxima
+    $combine_maxima
+    var own_sum = array<$real, $own_rows>();
+    var base = array<$real, $own_rows>();
+    var factor = array<$real, $own_rows>();
+    for (var i = 0u; i < $row_count; i = i + 1u) {
+        let largest = $max(row_max[i], block_max[i]);
+        // Without visible keys the maximum is −∞, which must not be subtracted from itself.
+        base[i] = select(largest, $zero, $eq(largest, $negative_infinity));
+        factor[i] = $exp($sub(row_max[i], base[i]));
+        row_max[i] = largest;
+    }
+    $exponentiate
+    $combine_sums
+    for (var i = 0u; i < $row_count; i = i + 1u) {
+        row_sum[i] = $add($mul(row_sum[i], factor[i]), block_sum[i]);
+    }
+    $scale_total
+";
+
+/// Replaces a score by the weight P, or by the gradient X of the score.
+pub(super) const GRADIENT_WEIGHT: &str = "
+    var p = $exp($sub(w, $log_sum));
+    $normalize
+    $multiply_slope
+    w = select($zero, p, is_visible);
+";
+
 /// Loads the statistics of a query: the reciprocal of the sum of its weights, and Σ Ω·O.
 pub(super) const LOAD_STATISTICS: &str = "
     var inverse_sum: $real;
@@ -167,10 +239,10 @@ pub(super) const LOAD_STATISTICS: &str = "
 /// Divides the rows by their sums, and stores λ or the statistics.
 pub(super) const FINISH_ROWS: &str = "
     $combine_sums
-    var factor_of_sum = array<$real, 4>();
-    for (var i = 0u; i < 4u; i = i + 1u) {
+    var factor_of_sum = array<$real, $own_rows>();
+    for (var i = 0u; i < $row_count; i = i + 1u) {
         factor_of_sum[i] = select($recip($sums[i]), $zero, $eq($sums[i], $zero));
-        let row = first_row + own_row * 4u + i;
+        let row = first_row + $row_of_i;
         if (first_output_column == 0u && own_column == 0u && row < $rows) {
             $store_row
         }

@@ -392,7 +392,13 @@ impl FactorSide {
     }
 
     /// Adds the lines that compute the part of k index `kk` of a block, or read it from a table.
-    fn depth_part(self, shader: &mut ShaderBuilder, array: &ArrayExprs, depth: &BlockDepth<'_>, kk: usize) -> DepthPart {
+    fn depth_part(
+        self,
+        shader: &mut ShaderBuilder,
+        array: &ArrayExprs,
+        depth: &BlockDepth<'_>,
+        kk: usize,
+    ) -> DepthPart {
         match depth {
             BlockDepth::Table(table, first) => table.read(shader, &format!("{first} + {kk}u")),
             BlockDepth::Computed(first, limit) => {

@@ -1,12 +1,13 @@
 //! [`DepthTable`]: the parts of the offsets of a factor that depend on k, in shared memory.
 //!
 //! Without a table, every invocation divides k by the lengths of its digits, and compares each coordinate of each
-//! element with its limit. With a table, one invocation does the divisions for a k index of a shared tile, and whether
-//! an element exists is one operation on two words.
+//! element with its limit. With a table, one invocation does the divisions for each k index, and whether an element
+//! exists is one operation on two words.
 //!
-//! Along every coordinate, k or the index of the product has few values: the *taps* of a window. Each tap has a bit.
-//! One of the words has the bits of the element's own taps, the other one the bits of all taps that are out of range.
-//! An element exists if the words have no common bit. Two further bits are for an index that is not in range:
+//! Along every coordinate, k or the index of the product has few values, such as the taps of a window. Each of these
+//! *taps* has a bit. One of the words has the bits of the element's own taps, the other one the bits of all taps that
+//! are out of range. An element exists if the words have no common bit. Two further bits are for an index that is not
+//! in range:
 //!
 //! | word | bits of an index in range | bits of another index |
 //! | --- | --- | --- |
@@ -14,7 +15,6 @@
 //! | missing taps | taps out of range and [`ABSENT`] | all |
 
 use super::array::{ArrayExprs, DepthPart, FactorSide, IndexDigit, IndexPart, TiledArray};
-use super::registers::SharedTile;
 use crate::shader::{CollectLines, ShaderBuilder, WORKGROUP, values};
 
 /// The maximum number of taps along all coordinates.
@@ -63,12 +63,12 @@ impl TiledArray<'_> {
             return None;
         }
         let count = |taps: &[(usize, isize)]| taps.iter().fold(0, |sum: usize, tap| sum.saturating_add(tap.0));
+        // The missing taps of an index of the product are computed once, those of k for every entry.
         let candidates = [(true, k), (false, index)];
         candidates
             .into_iter()
             .filter_map(|(are_in_k, digits)| Some((are_in_k, taps_in(digits, self.coordinates.len())?)))
-            .min_by_key(|(_, taps)| count(taps))
-            .filter(|(_, taps)| count(taps) <= MAX_TAPS)
+            .find(|(_, taps)| count(taps) <= MAX_TAPS)
     }
 }
 
@@ -132,18 +132,17 @@ fn own_taps(taps: &WindowTaps, part: &IndexPart) -> String {
     format!("{PRESENT}u{bits}")
 }
 
-/// A table with one entry for every k of a shared tile: the part of the offset and the word of bits.
+/// A table with an entry for each of [`DepthTable::LEN`] k indices: the part of the offset and the word of bits.
 pub(super) struct DepthTable {
     name: String,
-    len: usize,
 }
 
-/// Computes the entries of the k indices starting at `$first_k`.
+/// Computes the entries of the k indices starting at `$first_k`. Every invocation computes one.
 const FILL_TABLE: &str = "
-    if (local < $len) {
-        let depth_index = $first_k + local;
+    {
+        let table_k = $first_k + local;
         var entry = vec2<u32>(0u, $absent);
-        if (depth_index < $limit) {
+        if (table_k < $limit) {
             $compute_part
             entry = vec2<u32>($offset, $bits);
         }
@@ -152,13 +151,15 @@ const FILL_TABLE: &str = "
 ";
 
 impl DepthTable {
-    /// Declares the table of a factor, if it has one.
-    pub(super) fn declare(shader: &mut ShaderBuilder, array: &ArrayExprs, tile: &SharedTile) -> Option<DepthTable> {
+    /// The number of entries, a multiple of the k extents of all shared tiles.
+    pub(super) const LEN: usize = WORKGROUP as usize;
+
+    /// Declares the table of a factor with the tile `tile`, if it has one.
+    pub(super) fn declare(shader: &mut ShaderBuilder, array: &ArrayExprs, tile: &str) -> Option<DepthTable> {
         array.taps.as_ref()?;
-        let (name, len) = (format!("{}_parts", tile.name), tile.tile_k);
-        debug_assert!(len <= WORKGROUP as usize, "every invocation computes at most one entry");
-        shader.workgroup_array(&name, "vec2<u32>", len);
-        Some(DepthTable { name, len })
+        let name = format!("{tile}_parts");
+        shader.workgroup_array(&name, "vec2<u32>", DepthTable::LEN);
+        Some(DepthTable { name })
     }
 
     /// Adds the lines that compute the entries of the k indices starting at `first_k`, below `limit`.
@@ -168,15 +169,15 @@ impl DepthTable {
         (side, array): (FactorSide, &ArrayExprs),
         (first_k, limit): (&str, &str),
     ) {
-        let (compute_part, part) = shader.collect_result(|shader| side.k_part(shader, array, "depth_index", limit));
+        let (compute_part, part) = shader.collect_result(|shader| side.k_part(shader, array, "table_k", limit));
         let absent = if array.taps.as_ref().is_some_and(|taps| taps.are_in_k) { ABSENT } else { u32::MAX };
-        let (table, len, absent) = (&self.name, format!("{}u", self.len), format!("{absent}u"));
+        let (table, absent) = (&self.name, format!("{absent}u"));
         let (offset, bits) = (part.offset, part.bits);
-        shader.template(FILL_TABLE, values![table, len, first_k, limit, absent, compute_part, offset, bits]);
+        shader.template(FILL_TABLE, values![table, first_k, limit, absent, compute_part, offset, bits]);
     }
 
-    /// Adds the line that reads the entry of an index in the tile.
-    pub(super) fn read(&self, shader: &mut ShaderBuilder, k: &str) -> DepthPart {
-        DepthPart::Entry(shader.define(format!("{}[{k}]", self.name)))
+    /// Adds the line that reads the entry `index`.
+    pub(super) fn read(&self, shader: &mut ShaderBuilder, index: &str) -> DepthPart {
+        DepthPart::Entry(shader.define(format!("{}[{index}]", self.name)))
     }
 }

@@ -61,11 +61,25 @@ impl SharedTile {
 
     /// Returns the expression of quad `quad` of k.
     pub(crate) fn quad(&self, k: &str, quad: &str) -> String {
-        let mask = self.quads.min(8) - 1;
-        let step = (32 / self.tile_k).max(1);
         let (memory, first) = &self.memory;
-        let swizzled = format!("(({quad}) ^ (((({k}) >> 2u) * {step}u) & {mask}u))");
-        format!("{memory}[{first}u + ({k}) * {}u + {swizzled}]", self.quads)
+        format!("{memory}[{first}u + ({k}) * {}u + {}]", self.quads, self.swizzled(k, quad))
+    }
+
+    /// Returns the expression of quad `quad` of k index `offset` + `k`, where `offset` is a multiple of 16.
+    fn quad_from(&self, (offset, k): (&str, &str), quad: &str) -> String {
+        let (memory, first) = &self.memory;
+        match self.tile_k > 32 {
+            true => format!("{memory}[{first}u + ({offset} + {k}) * {}u + {}]", self.quads, self.swizzled(k, quad)),
+            false => self.quad(&format!("{k} + {offset}"), quad),
+        }
+    }
+
+    /// Returns the position of quad `quad` among the quads of k.
+    fn swizzled(&self, k: &str, quad: &str) -> String {
+        let mask = self.quads.min(8) - 1;
+        // In tiles with a larger k extent, s repeats after every 16 k indices.
+        let step = if self.tile_k > 32 { 2 } else { 32 / self.tile_k };
+        format!("(({quad}) ^ (((({k}) >> 2u) * {step}u) & {mask}u))")
     }
 
     /// Returns the number of blocks of 4 × 4 elements.
@@ -112,7 +126,7 @@ impl<'a> FactorLoader<'a> {
                 (quad, k, parts)
             })
             .collect();
-        let table = DepthTable::declare(shader, array, tile);
+        let table = DepthTable::declare(shader, array, &tile.name);
         FactorLoader { side, array, tile, blocks, table }
     }
 
@@ -129,7 +143,7 @@ impl<'a> FactorLoader<'a> {
                 shader.line(format!("var {name}{kk} = {ty}();"));
             }
             let depth = match &self.table {
-                Some(table) => BlockDepth::Table(table, first_k.clone()),
+                Some(table) => BlockDepth::Table(table, format!("{k} - first_depth + {first_k}")),
                 None => BlockDepth::Computed(shader.define(format!("{k} + {first_k}")), limit),
             };
             self.in_range(shader, |shader| {
@@ -139,8 +153,7 @@ impl<'a> FactorLoader<'a> {
         }
     }
 
-    /// Adds the lines that compute the table for the loads starting at `k`, below `limit`. A barrier separates them
-    /// from the loads.
+    /// Adds the lines that compute the table of the k indices starting at `k`, below `limit`.
     fn fill_table(&self, shader: &mut ShaderBuilder, k: &str, limit: &str) {
         if let Some(table) = &self.table {
             table.fill(shader, (self.side, self.array), (k, limit));
@@ -186,15 +199,23 @@ impl<'a> FactorLoader<'a> {
 
 /// The loop over k.
 const ACCUMULATE: &str = "
-    $begin_tables
     for (var depth = $begin; depth < $end; depth = depth + $step) {
         $load
-        // After the barrier, all invocations have read the previous tiles and tables.
+        // After the barrier, all invocations have read the previous tiles.
         workgroupBarrier();
         $store
-        $fill_tables
         workgroupBarrier();
         $multiply
+    }
+";
+
+/// The loop over k with tables. All invocations have read the previous tables before the last barrier of `$accumulate`.
+const ACCUMULATE_WITH_TABLES: &str = "
+    for (var first_depth = $first; first_depth < $limit; first_depth = first_depth + $table_len) {
+        $fill_tables
+        workgroupBarrier();
+        let end_depth = min(first_depth + $table_len, $limit);
+        $accumulate
     }
 ";
 
@@ -203,23 +224,25 @@ const ACCUMULATE: &str = "
 pub(super) fn loop_over_depth(
     shader: &mut ShaderBuilder,
     loaders: [&FactorLoader<'_>; 2],
-    (begin, end): (&str, &str),
+    (first, limit): (&str, &str),
     lines: impl FnOnce(&mut ShaderBuilder) -> [String; 2],
 ) {
-    let load = shader.collect_lines(|shader| loaders.iter().for_each(|loader| loader.load(shader, "depth", end)));
+    let load = shader.collect_lines(|shader| loaders.iter().for_each(|loader| loader.load(shader, "depth", limit)));
     let [store, multiply] = lines(shader);
     let step = format!("{}u", loaders[0].tile.tile_k);
-    let has_tables = loaders.iter().any(|loader| loader.table.is_some());
-    let fill = |shader: &mut ShaderBuilder, k: &str| loaders.iter().for_each(|loader| loader.fill_table(shader, k, end));
-    let begin_tables = shader.collect_lines(|shader| {
-        if has_tables {
-            fill(shader, begin);
-            shader.line("workgroupBarrier();");
-        }
+    let tables: Vec<&FactorLoader<'_>> = loaders.into_iter().filter(|loader| loader.table.is_some()).collect();
+    let (begin, end) = if tables.is_empty() { (first, limit) } else { ("first_depth", "end_depth") };
+    let accumulate = shader.collect_lines(|shader| {
+        shader.template(ACCUMULATE, values![begin, end, step, load, store, multiply]);
     });
-    let fill_tables = shader.collect_lines(|shader| fill(shader, &format!("depth + {step}")));
-    let lines = values![begin_tables, load, store, fill_tables, multiply];
-    shader.template(ACCUMULATE, &[&values![begin, end, step][..], lines].concat());
+    if tables.is_empty() {
+        return shader.body.push_str(&accumulate);
+    }
+    let fill_tables = shader.collect_lines(|shader| {
+        tables.iter().for_each(|loader| loader.fill_table(shader, "first_depth", limit));
+    });
+    let table_len = format!("{}u", DepthTable::LEN);
+    shader.template(ACCUMULATE_WITH_TABLES, values![first, limit, table_len, fill_tables, accumulate]);
 }
 
 /// Adds products of values of one word, [`UNROLLED_STEP`] k indices at a time.
@@ -389,7 +412,7 @@ impl WorkgroupTile {
         };
         let quads = |shader: &mut ShaderBuilder, k: &str| {
             let a: Vec<String> =
-                (0..self.quads[0]).map(|q| shader.define(a.quad(&format!("{k} + {first}"), &block(0, q)))).collect();
+                (0..self.quads[0]).map(|q| shader.define(a.quad_from((first, k), &block(0, q)))).collect();
             let b: Vec<String> = (0..self.quads[1]).map(|q| shader.define(b.quad(k, &block(1, q)))).collect();
             (a, b)
         };
