@@ -1,8 +1,8 @@
 //! Names, calls, methods, casts and operators.
 
 use super::{
-    FunctionTypes, Scope, SourceModule, Symbol, Untranslatable, ValueType, WgslTranslator, last_segment, literal_as,
-    statements, with_declared_type,
+    FunctionTypes, Scope, SourceModule, Symbol, Untranslatable, ValueType, WgslTranslator, f32_literal, last_segment,
+    literal_as, statements, with_declared_type,
 };
 use crate::shader::LIBRARY;
 use crate::shader::types::i64_from_word;
@@ -291,7 +291,11 @@ impl WgslTranslator<'_> {
             ("to_bits", [a], ValueType::F64) => return Ok(Symbol::Name(ValueType::U64, a.clone())),
             ("to_bits", [a], ValueType::F32) => (ValueType::U32, format!("bitcast<u32>({a})")),
             ("min_const", [a, c], ValueType::F32) => (float, format!("select({a}, {c}, f_lt({c}, {a}))")),
-            ("if_negative", [x, a, b], ValueType::F32) => (float, format!("select({b}, {a}, f_lt({x}, 0.0))")),
+            ("if_negative", [x, a, b], ValueType::F32) => {
+                let is_negative = self.emit(ValueType::Bool, format!("f_lt({x}, {})", f32_literal(0.0)));
+                let (_, is_negative) = self.typed(&is_negative, ValueType::Bool)?;
+                (float, format!("select({b}, {a}, {is_negative})"))
+            }
             ("low_bits_as_exponent", [a], ValueType::F32) => (float, format!("bitcast<f32>(bitcast<u32>({a}) << 23u)")),
             ("add_bits", [a, b], ValueType::F32) => {
                 (float, format!("bitcast<f32>(bitcast<u32>({a}) + bitcast<u32>({b}))"))
