@@ -17,6 +17,8 @@ import platform
 import re
 import shlex
 import shutil
+import signal
+import site
 import subprocess
 import sys
 import time
@@ -36,26 +38,49 @@ def output_of(command):
         return None
 
 
-class Report:
-    """The report, and whether a part has failed."""
+def library_path():
+    """Returns the library search path with the folders of NVRTC and cuBLASLt that the system does not search: those of
+    the CUDA Toolkit and of NVIDIA's packages for Python."""
+    folders = [pathlib.Path("/usr/local/cuda/lib64")]
+    for packages in [*site.getsitepackages(), site.getusersitepackages()]:
+        folders += sorted(pathlib.Path(packages).glob("nvidia/*/lib"))
+    found = [str(folder) for folder in folders
+             if any(folder.glob("libnvrtc.so*")) or any(folder.glob("libcublasLt.so*"))]
+    return os.pathsep.join(filter(None, [os.environ.get("LD_LIBRARY_PATH"), *found]))
 
-    def __init__(self):
+
+class Report:
+    """The report, and whether a part has failed. It is written after every part."""
+
+    def __init__(self, path):
+        self.path = pathlib.Path(path)
         self.lines = []
         self.failed = False
 
     def add(self, *lines):
         self.lines += lines
 
+    def write(self):
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text("\n".join(self.lines))
+
     def run(self, command, timeout, variables=None):
         """Runs a command and adds it with its status and time. Returns the output and the exit status."""
         print("$", shlex.join(command), file=sys.stderr, flush=True)
         begun = time.monotonic()
         try:
-            done = subprocess.run(command, cwd=ROOT, timeout=timeout, text=True, stdout=subprocess.PIPE,
-                                  stderr=subprocess.STDOUT, env={**os.environ, **(variables or {})})
-            output, status = done.stdout, done.returncode
-        except subprocess.TimeoutExpired as expired:
-            output, status = (expired.stdout or b"").decode(errors="replace"), None
+            # All processes of the command are one group, so that none of them outlives it.
+            process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                       errors="replace", env={**os.environ, **(variables or {})},
+                                       start_new_session=True)
+            try:
+                output, status = process.communicate(timeout=timeout)[0], process.returncode
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                output, status = process.communicate()[0], None
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
         except OSError as error:
             output, status = str(error), 127
         self.failed |= status != 0
@@ -64,6 +89,7 @@ class Report:
         self.add(f"`{shown}` {ended} after {time.monotonic() - begun:.0f} s.", "")
         if status != 0:
             self.add("```text", *output.splitlines()[-20:], "```", "")
+        self.write()
         return output, status
 
 
@@ -168,7 +194,9 @@ def run_sanitizer(report, is_test_device):
     if program is None:
         return
     for tool in ["memcheck", "racecheck"]:
-        command = [sanitizer, "--tool", tool, "--error-exitcode", "9", program, "--test-threads", "1", *SANITIZED_TESTS]
+        # Errors of calls that the backend expects are no faults of kernels.
+        command = [sanitizer, "--tool", tool, "--report-api-errors", "no", "--error-exitcode", "9", program,
+                   "--test-threads", "1", *SANITIZED_TESTS]
         output, _ = report.run(command, 2 * 3600, {"PELLUCID_REQUIRE_CUDA": "1"})
         report.add(*(f"- {tool}: {line.strip('= ')}" for line in output.splitlines() if "SUMMARY" in line), "")
 
@@ -183,14 +211,17 @@ def main():
     arguments = parser.parse_args()
     arguments.only = arguments.only or ("W1,W3/captured" if arguments.test_device else WORKLOADS)
     arguments.rounds = arguments.rounds or (1 if arguments.test_device else 3)
-    report = Report()
+    if shutil.which("cargo") is None:
+        sys.exit("cargo is not installed: https://rustup.rs")
+    if not arguments.test_device:
+        os.environ["LD_LIBRARY_PATH"] = library_path()
+    report = Report(arguments.out)
     report.add("# CUDA", "", f"Written by `{' '.join(['python3', *sys.argv])}`.", "")
     describe_machine(report, arguments.test_device, arguments.torch)
     run_tests(report, arguments.test_device)
     run_workloads(report, arguments, arguments.torch)
     run_sanitizer(report, arguments.test_device)
-    pathlib.Path(arguments.out).parent.mkdir(parents=True, exist_ok=True)
-    pathlib.Path(arguments.out).write_text("\n".join(report.lines))
+    report.write()
     print(f"{arguments.out} is written")
     return 1 if report.failed else 0
 

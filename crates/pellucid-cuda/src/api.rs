@@ -37,8 +37,8 @@ pub struct CudaApi {
     /// The parameters of a batch of dispatches, for kernels that do not receive them by value.
     parameters: CudaMemory,
     uploads: Mutex<Uploads>,
-    /// The library of products, once it is used.
-    library: Mutex<Option<Arc<LtLibrary>>>,
+    /// The library of products, once it is used; `None` inside if it refuses to work on this device.
+    library: Mutex<Option<Option<Arc<LtLibrary>>>>,
     /// Whether plans run as graphs, once it is known.
     has_graphs: OnceLock<bool>,
     /// The message for the user.
@@ -72,12 +72,37 @@ impl CudaApi {
         };
         let has_graphs = *self.has_graphs.get_or_init(|| missing.is_none());
         if let Some(reason) = missing {
-            let device = self.context.failure.device();
-            let notice =
-                format!("{device} launches the kernels of captured steps one by one, without graphs: {reason}");
-            *lock(&self.notice) = Some(notice);
+            self.state_missing_graphs(&reason);
         }
         Ok(has_graphs)
+    }
+
+    /// Tells the user why captured steps run without graphs.
+    fn state_missing_graphs(&self, reason: &str) {
+        let device = self.context.failure.device();
+        let notice = format!("{device} launches the kernels of captured steps one by one, without graphs: {reason}");
+        *lock(&self.notice) = Some(notice);
+    }
+
+    /// Returns the library of products, or `None` if it refuses to work on this device, which the user learns once.
+    ///
+    /// # Errors
+    /// The errors of the device.
+    fn products(&self) -> Result<Option<Arc<LtLibrary>>> {
+        let mut library = lock(&self.library);
+        if let Some(library) = &*library {
+            return Ok(library.clone());
+        }
+        let created = match LtLibrary::new(&self.context) {
+            Ok(created) => Some(Arc::new(created)),
+            Err(Error::InvalidArgument { reason, .. }) => {
+                let device = self.context.failure.device();
+                *lock(&self.notice) = Some(format!("{device} multiplies large matrices with its own kernels: {reason}"));
+                None
+            }
+            Err(failed) => return Err(failed),
+        };
+        Ok(library.insert(created).clone())
     }
 
     /// Launches a dispatch of a batch.
@@ -196,11 +221,7 @@ impl ComputeApi for CudaApi {
     }
 
     fn library_product(&self, op: &'static str, problem: &LibraryProduct) -> Result<Option<(CudaWork, usize)>> {
-        let mut library = lock(&self.library);
-        let library = match &*library {
-            Some(library) => library.clone(),
-            None => library.insert(Arc::new(LtLibrary::new(&self.context)?)).clone(),
-        };
+        let Some(library) = self.products()? else { return Ok(None) };
         let product = LtProduct::new(&library, op, problem)?;
         // A buffer has at least 16 bytes.
         Ok(product.map(|product| {
@@ -254,7 +275,9 @@ impl ComputeApi for CudaApi {
 
     fn launch(&self, prepared: &mut PreparedGraph, slots: &[Option<CudaMemory>]) -> Result<Option<()>> {
         self.context.failure.check()?;
-        prepared.launch(slots)?;
+        if let Some(refusal) = prepared.launch(slots)? {
+            self.state_missing_graphs(&refusal.to_string());
+        }
         self.context.counters.submissions.add(1);
         self.context.counters.dispatches.add(prepared.len());
         Ok(prepared.has_checks().then_some(()))

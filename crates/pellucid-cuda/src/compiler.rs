@@ -47,22 +47,24 @@ impl CudaKernel {
         source: &KernelSource<'_>,
     ) -> Result<CudaKernel> {
         let options = options(context.architecture, known_architectures());
-        let cached = CachedCode::new(text, &options);
-        let code = match cached.as_ref().and_then(CachedCode::read) {
-            Some(code) => code,
-            None => {
-                let code = compile(op, text, &options)?;
-                if let Some(cached) = &cached {
-                    cached.write(&code);
-                }
-                code
+        let cached = CachedCode::new(text, &options, context.mark.is_some());
+        let compiled = || {
+            let code = compile(op, text, &options)?;
+            if let Some(cached) = &cached {
+                cached.write(&code);
             }
+            load(context, op, &code)
         };
         context.enter()?;
-        let (mut module, mut function) = (null_mut(), null_mut());
-        // SAFETY: the pointer to the result is valid for a write, and the code is complete: NVRTC has returned it, now
-        // or when the file was written, whose checksum is compared.
-        context.check(op, unsafe { sys::cuModuleLoadData(&raw mut module, code.as_ptr().cast()) })?;
+        let module = match cached.as_ref().and_then(CachedCode::read) {
+            // The device may reject a file that another program has written. The text is then compiled again.
+            Some(code) => match load(context, op, &code) {
+                Err(Error::InvalidArgument { .. }) => compiled()?,
+                loaded => loaded?,
+            },
+            None => compiled()?,
+        };
+        let mut function = null_mut();
         let name = CString::new(KERNEL).unwrap_or_default();
         // SAFETY: the pointer to the result is valid for a write, and the name is a C string.
         let found = unsafe { sys::cuModuleGetFunction(&raw mut function, module, name.as_ptr()) };
@@ -89,6 +91,19 @@ impl Drop for CudaKernel {
             let _ = unsafe { sys::cuModuleUnload(self.module) };
         }
     }
+}
+
+/// Loads code into a context, which is current.
+///
+/// # Errors
+/// The errors of [`Context::submit`]; [`Error::InvalidArgument`] if the driver rejects the code.
+fn load(context: &Context, op: &'static str, code: &[u8]) -> Result<sys::CUmodule> {
+    let mut module = null_mut();
+    let result = &raw mut module;
+    // SAFETY: the pointer to the result is valid for a write, and the code is complete: NVRTC has returned it, now or
+    // when the file was written, whose checksum is compared.
+    context.submit(op, || unsafe { sys::cuModuleLoadData(result, code.as_ptr().cast()) })?;
+    Ok(module)
 }
 
 /// Returns the architectures that NVRTC knows, or none if it does not tell them.
@@ -201,8 +216,9 @@ struct CachedCode {
 }
 
 impl CachedCode {
-    /// Returns the file for a text, or `None` if there is no folder for it.
-    fn new(text: &str, options: &[String]) -> Option<CachedCode> {
+    /// Returns the file for a text, or `None` if there is no folder for it. The code of the test device, which is
+    /// another kind of code, has other keys.
+    fn new(text: &str, options: &[String], is_test_device: bool) -> Option<CachedCode> {
         let folder = cache_folder()?;
         let (mut major, mut minor, mut driver) = (0, 0, 0);
         // SAFETY: the pointers to the results are valid for writes.
@@ -211,7 +227,8 @@ impl CachedCode {
         if versions != (nvrtcResult::NVRTC_SUCCESS, CUresult::CUDA_SUCCESS) {
             return None;
         }
-        let key = format!("{}\nNVRTC {major}.{minor}, driver {driver}\n{text}", options.join(" ")).into_bytes();
+        let device = if is_test_device { ", test device" } else { "" };
+        let key = format!("{}\nNVRTC {major}.{minor}, driver {driver}{device}\n{text}", options.join(" ")).into_bytes();
         Some(CachedCode { path: folder.join(format!("{:016x}.cubin", hash_of(&key))), key })
     }
 

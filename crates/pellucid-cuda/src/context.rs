@@ -30,7 +30,7 @@ const FATAL: [CUresult; 18] = [
 ];
 
 /// The oldest version of the driver's interface with all calls of the backend, as `cuDriverGetVersion` returns it.
-const MIN_DRIVER: c_int = 12_080;
+const MIN_DRIVER: c_int = 12_030;
 
 /// The primary context of a device, the stream that runs all work of the backend in the order of the calls, and a
 /// stream for copies from the host.
@@ -102,7 +102,7 @@ impl Context {
         // SAFETY: the pointer to the result is valid for a write.
         checked(unsafe { sys::cuDriverGetVersion(&raw mut version) })?;
         if version < MIN_DRIVER {
-            return Err(failure.unavailable("the driver is older than CUDA 12.8; update it"));
+            return Err(failure.unavailable("the driver is older than CUDA 12.3; update it"));
         }
         let (mut device, mut context, mut streams) = (0, null_mut(), [null_mut(); 2]);
         let (mut total_memory, mut text) = (0, [0 as c_char; 128]);

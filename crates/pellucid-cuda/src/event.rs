@@ -7,6 +7,9 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The type of `cuEventElapsedTime`.
+type ElapsedTime = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> CUresult;
+
 /// An event of a context.
 pub struct Event {
     context: Arc<Context>,
@@ -73,8 +76,14 @@ impl Event {
     pub(crate) fn elapsed_until(&self, end: &Event) -> Result<Duration> {
         self.context.enter()?;
         let mut milliseconds: f32 = 0.0;
-        // SAFETY: the pointer to the result is valid for a write, and the events belong to the current context.
-        let result = unsafe { sys::cuEventElapsedTime_v2(&raw mut milliseconds, self.event, end.event) };
+        // The bindings have only the second version of this call, which drivers before CUDA 12.8 lack.
+        // SAFETY: the driver is loaded, and its first version has this type.
+        let elapsed = unsafe { sys::culib().get::<ElapsedTime>(b"cuEventElapsedTime") };
+        let result = match elapsed {
+            // SAFETY: the pointer to the result is valid for a write, and the events belong to the current context.
+            Ok(elapsed) => unsafe { elapsed(&raw mut milliseconds, self.event, end.event) },
+            Err(_) => CUresult::CUDA_ERROR_NOT_SUPPORTED,
+        };
         self.context.check("event", result)?;
         Ok(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))
     }

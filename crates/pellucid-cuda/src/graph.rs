@@ -98,13 +98,22 @@ impl PreparedGraph {
         self.dispatches.len()
     }
 
-    /// Runs the dispatches with this memory of the slots.
-    pub(crate) fn launch(&mut self, slots: &[Option<CudaMemory>]) -> Result<()> {
-        match self.dispatches.is_empty() {
-            true => Ok(()),
-            false if self.uses_graph => self.launch_graph(slots),
-            false => self.launch_dispatches(slots),
+    /// Runs the dispatches with this memory of the slots. If the driver refuses to create the graph, this launch and
+    /// later ones run without it, and the result is the refusal.
+    pub(crate) fn launch(&mut self, slots: &[Option<CudaMemory>]) -> Result<Option<Error>> {
+        if self.dispatches.is_empty() {
+            return Ok(None);
         }
+        let mut refusal = None;
+        if self.uses_graph {
+            match self.bind(slots) {
+                Ok(()) => return self.launch_graph().map(|()| None),
+                Err(refused @ Error::InvalidArgument { .. }) => refusal = Some(refused),
+                Err(failed) => return Err(failed),
+            }
+            self.uses_graph = false;
+        }
+        self.launch_dispatches(slots).map(|()| refusal)
     }
 
     /// Launches the dispatches one by one.
@@ -134,8 +143,8 @@ impl PreparedGraph {
         Ok(())
     }
 
-    /// Launches the graph with this memory of the slots.
-    fn launch_graph(&mut self, slots: &[Option<CudaMemory>]) -> Result<()> {
+    /// Creates the graph, or sets its arguments, so that it uses this memory of the slots.
+    fn bind(&mut self, slots: &[Option<CudaMemory>]) -> Result<()> {
         let is_bound = |graph: &ExecutableGraph| {
             let addresses = slots.iter().map(|slot| slot.as_ref().map(CudaMemory::address));
             graph.slots.iter().copied().eq(addresses)
@@ -149,6 +158,11 @@ impl PreparedGraph {
                 Some(graph) => self.graph = Some(self.rebind(graph, slots)?),
             }
         }
+        Ok(())
+    }
+
+    /// Launches the graph, if there is one.
+    fn launch_graph(&self) -> Result<()> {
         let Some(graph) = &self.graph else { return Ok(()) };
         if self.has_checks() {
             self.status.expect_copy();
@@ -371,8 +385,8 @@ impl CapturedGraph {
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the pointer to the result is valid for a write.
         context.check("prepare", unsafe { sys::cuStreamCreate(&raw mut stream, flags) })?;
-        // Other threads may allocate meanwhile.
-        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // Other threads may allocate meanwhile, and the library may load its kernels at their first use.
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream was created and captures nothing.
         let begun = context.check("prepare", unsafe { sys::cuStreamBeginCapture_v2(stream, mode) });
         let enqueued = begun.and_then(|()| {

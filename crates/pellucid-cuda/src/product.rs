@@ -172,10 +172,11 @@ impl LtProduct {
             let _ = lt::cublasLtMatmulPreferenceDestroy(preference);
             found
         };
-        if status == Status::CUBLAS_STATUS_NOT_SUPPORTED {
-            return Ok(false);
+        // The device has kernels for every product, so any refusal is an answer.
+        match check_status(&self.library.context, self.op, status) {
+            Err(Error::InvalidArgument { .. }) => return Ok(false),
+            checked => checked?,
         }
-        check_status(&self.library.context, self.op, status)?;
         if count == 0 {
             return Ok(false);
         }

@@ -5,6 +5,9 @@ use pellucid_ir::backend::{Backend, CompiledPlan, Storage};
 use pellucid_ir::kernel::{Gather, Index, Kernel};
 use pellucid_ir::plan::{Launch, Plan, SlotView};
 use pellucid_ir::{DType, Error, Layout};
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Lets the next launches or instantiations fail for lack of memory. The backend tries every one twice.
@@ -117,6 +120,60 @@ fn a_plan_runs_without_graphs_if_the_variable_is_0() {
     let name = "failures::a_plan_runs_without_graphs_if_the_variable_is_0";
     let program = std::env::current_exe().unwrap();
     let output = std::process::Command::new(program).args(["--exact", name]).env(VARIABLE, "0").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "the process must run the test");
+}
+
+#[test]
+fn a_plan_whose_graph_is_refused_runs_without_it() {
+    let Some(device) = device() else { return };
+    let Some(symbols) = device.symbols().filter(|_| std::env::var_os("PELLUCID_CUDA_GRAPHS").is_none()) else { return };
+    let compiled = prepare(&device);
+    assert_eq!(device.gpu().take_notice(), None);
+    symbols.set("graphs", "missing");
+    let before = symbols.counter("graph launches");
+    run_plan(&device, &*compiled);
+    let notice = device.gpu().take_notice().expect("the user must learn that there are no graphs");
+    assert!(notice.contains("without graphs") && notice.contains("operation not supported"), "{notice}");
+    run_plan(&device, &*compiled);
+    assert_eq!(symbols.counter("graph launches"), before, "a launch must not use a graph");
+    assert_eq!(device.gpu().take_notice(), None, "the reason is stated once");
+}
+
+/// Replaces the code in all files of a folder of compiled kernels, with a checksum that fits.
+fn replace_code(folder: &Path, code: &[u8]) {
+    let mut hasher = DefaultHasher::new();
+    code.hash(&mut hasher);
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let contents = fs::read(&path).unwrap();
+        let key = 8 + u64::from_le_bytes(contents[..8].try_into().unwrap()) as usize;
+        fs::write(&path, [&contents[..key], &hasher.finish().to_le_bytes(), code].concat()).unwrap();
+    }
+}
+
+#[test]
+fn a_kernel_is_compiled_again_if_the_driver_rejects_its_file() {
+    const VARIABLE: &str = "PELLUCID_CUDA_CACHE";
+    let folder = std::env::temp_dir().join(format!("pellucid-cuda-kernels-{}", std::process::id()));
+    if let Some(folder) = std::env::var_os("PELLUCID_TESTED_KERNELS") {
+        for run in 0..2 {
+            let Some(device) = device() else { return };
+            let [x, y] = [[5; 16], [0; 16]].map(|values| device.storage(&values));
+            device.copy(16, &x, &y).unwrap();
+            assert_eq!(device.values(&y), [5; 16], "run {run}");
+            drop([x, y]);
+            drop(device);
+            replace_code(Path::new(&folder), b"not a kernel");
+        }
+        return;
+    }
+    // The variable belongs to the process, so another process runs the test.
+    let name = "failures::a_kernel_is_compiled_again_if_the_driver_rejects_its_file";
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", name]).env(VARIABLE, &folder).env("PELLUCID_TESTED_KERNELS", &folder);
+    let output = command.output().unwrap();
+    let _ = fs::remove_dir_all(&folder);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "the process must run the test");
 }

@@ -1,6 +1,6 @@
 //! Matrix products of cuBLASLt.
 
-use crate::harness::{TestedDevice, device};
+use crate::harness::{TestedDevice, device, device_with};
 use pellucid_ir::backend::{Backend, Storage, View};
 use pellucid_ir::kernel::{Gather, Index, Kernel, MatMul};
 use pellucid_ir::plan::{Launch, Plan, SlotView};
@@ -98,6 +98,30 @@ fn the_library_computes_large_products_of_all_float_dtypes() {
     check_product::<f64>(&device);
     check_product::<f16>(&device);
     check_product::<bf16>(&device);
+}
+
+#[test]
+fn products_that_the_library_refuses_are_kernels() {
+    for (value, states_reason) in [("missing", true), ("refused", false)] {
+        let Some(device) = device_with(&[("products", value)]) else { return };
+        if device.symbols().is_none() {
+            return;
+        }
+        let [m, n, k] = SIZES;
+        let (a, b) = (numbers(m * k, 1), numbers(k * n, 2));
+        let (x, w) = (storage_of::<f32>(&device, &a), storage_of::<f32>(&device, &b));
+        let layouts = [[m, k], [k, n]].map(|shape| Layout::contiguous(shape.into()));
+        let before = products(&device);
+        for _ in 0..2 {
+            let found = multiply::<f32>(&device, [(&x, &layouts[0]), (&w, &layouts[1])], &[m, n]);
+            let expected = reference(&a, &b, SIZES, 1, false);
+            assert!(found.iter().zip(&expected).all(|(y, &x)| *y == x as f32), "{value}");
+        }
+        assert_eq!(products(&device), before, "{value}");
+        let notice = device.gpu().take_notice();
+        assert_eq!(notice.is_some_and(|notice| notice.contains("its own kernels")), states_reason, "{value}");
+        assert_eq!(device.gpu().take_notice(), None, "{value}: the reason is stated once");
+    }
 }
 
 #[test]

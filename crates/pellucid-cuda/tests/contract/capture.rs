@@ -5,6 +5,7 @@ use cudarc::driver::sys::{self, CUgraphNodeType, CUresult, CUstreamCaptureMode, 
 use crate::harness::{Cuda, cuda, line, result_of, succeed};
 
 pub(crate) const GLOBAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+pub(crate) const RELAXED: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
 
 impl Cuda {
     /// Starts a capture.
@@ -141,8 +142,8 @@ fn events_fork_and_join_a_capture() {
 fn relaxed_capture_permits_allocations() {
     let Some(cuda) = cuda() else { return };
     let stream = cuda.stream();
-    succeed(cuda.begin(stream, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED));
-    let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    succeed(cuda.begin(stream, RELAXED));
+    let mut mode = RELAXED;
     // SAFETY: the pointer is valid for reads and writes.
     succeed(unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) });
     assert_eq!(mode, GLOBAL);

@@ -10,7 +10,7 @@ use cudarc::cublaslt::sys::{
 };
 use half::{bf16, f16};
 
-use crate::capture::GLOBAL;
+use crate::capture::RELAXED;
 use crate::harness::{Cuda, cuda, succeed};
 
 /// A problem: D = activation(α·op(A)·op(B) + β·C + bias) in column-major order, m x k by k x n.
@@ -84,6 +84,22 @@ impl Problem {
         memory: [u64; 5],
         stream: cudarc::driver::sys::CUstream,
     ) -> Result<(), Status> {
+        // SAFETY: *Memory* is the caller's.
+        unsafe { self.enqueue_after(cuda, memory, stream, || ()) }
+    }
+
+    /// Enqueues the product. Calls `begin` before, when the algorithm is chosen: a capture begins there, because the
+    /// library may allocate memory until then.
+    ///
+    /// # Safety
+    /// *Memory:* the addresses are matrices of the problem without padding, a bias of m elements, and a workspace.
+    unsafe fn enqueue_after(
+        &self,
+        cuda: &Cuda,
+        memory: [u64; 5],
+        stream: cudarc::driver::sys::CUstream,
+        begin: impl FnOnce(),
+    ) -> Result<(), Status> {
         let [a, b, d, bias, workspace] = memory.map(|address| address as *mut c_void);
         // SAFETY: objects exist until they are destroyed; attributes have the sizes of their types; *Memory* is the
         // caller's.
@@ -116,6 +132,7 @@ impl Problem {
                 if is_double { (&raw const self.scalars[i]).cast() } else { (&raw const scalars[i]).cast() }
             };
             let result = found.and_then(|found| {
+                begin();
                 lt::matmul(
                     handle,
                     description,
@@ -255,9 +272,9 @@ fn captured_product_runs_at_the_launch() {
     let upload = |values: &[f64]| cuda.upload(&values.iter().map(|&x| x as f32).collect::<Vec<f32>>());
     let memory = [upload(&a), upload(&b), upload(&[7.0; 16]), upload(&[0.0; 4]), cuda.memory(1 << 20)];
     let stream = cuda.stream();
-    succeed(cuda.begin(stream, GLOBAL));
+    let begin = || succeed(cuda.begin(stream, RELAXED));
     // SAFETY: the matrices have the sizes of the problem, and the workspace has 1 MiB.
-    let result = unsafe { problem.enqueue(&cuda, memory, stream) };
+    let result = unsafe { problem.enqueue_after(&cuda, memory, stream, begin) };
     let graph = cuda.end(stream).expect("the capture is valid");
     assert_eq!(result, Ok(()));
     assert!(!cuda.nodes(graph).is_empty());

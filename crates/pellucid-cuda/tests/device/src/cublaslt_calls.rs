@@ -12,12 +12,12 @@ use cudarc::cublaslt::sys::{
 };
 use cudarc::driver::sys::CUresult;
 
-use crate::context_call;
 use crate::handles::HandleTable;
 use crate::interface::Out;
 use crate::products::{Activation, ElementType, MatrixOperand, ProductCall};
 use crate::reports::FaultKind;
 use crate::work::Work;
+use crate::{context_call, lock_device};
 
 /// The kinds of objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,7 +100,11 @@ unsafe fn set_attribute(handle: usize, kind: LtKind, attribute: u32, buffer: *co
 
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn cublasLtCreate(handle: Out<'_, usize>) -> Status {
-    create(handle, LtKind::Handle, &[])
+    let refused = lock_device().settings.refused_products[0];
+    match refused {
+        Some(status) => status,
+        None => create(handle, LtKind::Handle, &[]),
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -313,6 +317,10 @@ pub(crate) extern "C" fn cublasLtMatmulAlgoGetHeuristic(
         return Status::CUBLAS_STATUS_INVALID_VALUE;
     };
     count.write(0);
+    let refused = lock_device().settings.refused_products[1];
+    if let Some(status) = refused {
+        return status;
+    }
     if let Err(status) = product(description, &operands) {
         return status;
     }

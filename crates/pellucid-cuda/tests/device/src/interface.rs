@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 
+use cudarc::cublaslt::sys::cublasStatus_t;
 use cudarc::driver::sys::{CUresult, CUstreamCaptureMode};
 
 /// The result of a driver call.
@@ -28,7 +29,7 @@ pub(crate) enum Schedule {
 }
 
 /// The settings and their values without a choice.
-const DEFAULTS: [(&str, &str); 7] = [
+const DEFAULTS: [(&str, &str); 8] = [
     ("schedule", "both"),
     ("streams", "lazy"),
     ("memory", "margins"),
@@ -36,6 +37,7 @@ const DEFAULTS: [(&str, &str); 7] = [
     ("architecture", "90"),
     ("graphs", "available"),
     ("exhausted", "0"),
+    ("products", "available"),
 ];
 
 /// What tests choose.
@@ -53,6 +55,8 @@ pub(crate) struct Settings {
     pub(crate) has_graphs: bool,
     /// The count of the next launches and instantiations that find no memory.
     pub(crate) exhausted: u32,
+    /// The status with which cuBLASLt refuses handles, and the one with which it refuses algorithms.
+    pub(crate) refused_products: [Option<cublasStatus_t>; 2],
 }
 
 impl Settings {
@@ -66,6 +70,7 @@ impl Settings {
             architecture: 0,
             has_graphs: true,
             exhausted: 0,
+            refused_products: [None; 2],
         };
         for (name, _) in DEFAULTS {
             settings.set_default(name);
@@ -97,6 +102,13 @@ impl Settings {
             }
             ("architecture", _) => return value.parse().map(|number| self.architecture = number).is_ok(),
             ("graphs", "available" | "missing") => self.has_graphs = value == "available",
+            ("products", "available") => self.refused_products = [None; 2],
+            ("products", "missing") => {
+                self.refused_products = [Some(cublasStatus_t::CUBLAS_STATUS_NOT_INITIALIZED), None];
+            }
+            ("products", "refused") => {
+                self.refused_products = [None, Some(cublasStatus_t::CUBLAS_STATUS_INTERNAL_ERROR)];
+            }
             ("exhausted", _) => return value.parse().map(|count| self.exhausted = count).is_ok(),
             _ => return false,
         }
