@@ -97,7 +97,8 @@ impl CudaApi {
             Ok(created) => Some(Arc::new(created)),
             Err(Error::InvalidArgument { reason, .. }) => {
                 let device = self.context.failure.device();
-                *lock(&self.notice) = Some(format!("{device} multiplies large matrices with its own kernels: {reason}"));
+                *lock(&self.notice) =
+                    Some(format!("{device} multiplies large matrices with its own kernels: {reason}"));
                 None
             }
             Err(failed) => return Err(failed),
