@@ -87,8 +87,7 @@ impl LoopCounts {
 /// Returns the counts of an iteration of each loop over the shared tiles of a product, with all iterations of the loop
 /// in it. An invocation adds `products` products for a tile.
 ///
-/// If a kernel has one product whose tiles are in groups with a table for each, the counts are those of a group of
-/// `group_tiles` tiles.
+/// If a kernel has one product, with a table for every `group_tiles` tiles, the counts include all tiles of a table.
 pub(crate) fn tile_loops(loops: &[LoopCounts], products: usize, group_tiles: usize) -> Vec<LoopCounts> {
     // A loop with exponentials has up to 72 multiply-adds.
     let with_products: Vec<&LoopCounts> = loops.iter().filter(|counts| counts.multiply_adds >= 128).collect();

@@ -1,6 +1,5 @@
 //! [`TiledArray`]: an operand of a tiled product, and the expressions of its offsets.
 
-use super::depth_table::{DepthTable, WindowTaps};
 use crate::operand::DeviceArray;
 use crate::shader::{ElementRef, SELECT_LOADED, ShaderBuilder, digits, wgsl_type};
 use pellucid_ir::{Compute, are_one_axis};
@@ -181,6 +180,22 @@ pub(super) struct CoordinateExprs {
     stride: String,
 }
 
+/// The expressions of the taps along a coordinate.
+pub(super) struct TapExprs {
+    /// The bit of the first tap.
+    pub(super) first_bit: String,
+    pub(super) count: String,
+    /// The difference of the coordinates of neighbouring taps.
+    pub(super) factor: String,
+}
+
+/// The taps of an array along all coordinates.
+pub(super) struct TapBits {
+    /// Whether the taps are digits of k.
+    pub(super) are_in_k: bool,
+    pub(super) axes: Vec<TapExprs>,
+}
+
 /// The expressions of a [`TiledArray`] in a shader.
 pub(crate) struct ArrayExprs {
     /// The first element of the matrix.
@@ -190,8 +205,8 @@ pub(crate) struct ArrayExprs {
     pub(super) coordinates: Vec<CoordinateExprs>,
     /// The axis along which four elements are loaded together.
     pub(crate) quads: Option<QuadAxis>,
-    /// The taps of a factor with a [`DepthTable`].
-    pub(super) taps: Option<WindowTaps>,
+    /// The taps of a factor with a table.
+    pub(super) taps: Option<TapBits>,
 }
 
 /// The part of an offset that depends on one index.
@@ -206,23 +221,8 @@ pub(crate) struct IndexPart {
     pub(super) has_starts: bool,
     /// The digit along every coordinate.
     pub(super) taps: Vec<Option<String>>,
-    /// The word of bits of a factor with a [`DepthTable`].
+    /// The word of bits of a factor with a table.
     pub(super) bits: String,
-}
-
-/// The part of an offset that depends on k.
-pub(super) enum DepthPart {
-    Computed(IndexPart),
-    /// The entry of a [`DepthTable`].
-    Entry(String),
-}
-
-/// The k indices of a block of 4 × 4 elements, starting at the first one.
-pub(super) enum BlockDepth<'t> {
-    /// The first k, and the limit of k.
-    Computed(String, &'t str),
-    /// A table, and the first k in the tile.
-    Table(&'t DepthTable, String),
 }
 
 impl ArrayExprs {
@@ -285,7 +285,11 @@ impl ArrayExprs {
 
     /// Adds the lines that compute the condition under which an element exists, and returns it with the expression of
     /// the element's offset.
-    fn element_place(&self, shader: &mut ShaderBuilder, (row, column): (&IndexPart, &IndexPart)) -> (String, String) {
+    pub(super) fn element_place(
+        &self,
+        shader: &mut ShaderBuilder,
+        (row, column): (&IndexPart, &IndexPart),
+    ) -> (String, String) {
         let mut conditions = vec![row.is_valid.clone(), column.is_valid.clone()];
         for (k, coordinate) in self.coordinates.iter().enumerate() {
             let sum = match (&row.coordinates[k], &column.coordinates[k]) {
@@ -312,7 +316,7 @@ impl ArrayExprs {
     }
 
     /// Adds the lines that assign the element at an offset to `target`, or 0 if the condition is false.
-    fn load_place(
+    pub(super) fn load_place(
         &self,
         shader: &mut ShaderBuilder,
         (condition, offset): &(String, String),
@@ -326,7 +330,7 @@ impl ArrayExprs {
 
     /// Adds the lines that assign four neighbouring elements, starting at an offset, to `targets`, or 0 if the
     /// condition is false. The array has a [`QuadAxis`].
-    fn load_quad(
+    pub(super) fn load_quad(
         &self,
         shader: &mut ShaderBuilder,
         (condition, offset): &(String, String),
@@ -362,100 +366,6 @@ impl FactorSide {
     /// Returns true if aligned groups of four elements along k are contiguous in memory.
     pub(crate) fn has_quads_along_k(self, quads: Option<QuadAxis>) -> bool {
         matches!((self, quads), (FactorSide::Left, Some(QuadAxis::Column)) | (FactorSide::Right, Some(QuadAxis::Row)))
-    }
-
-    /// Adds the lines that compute the part of an offset that depends on the index of the product: a row of a left
-    /// factor, or a column of a right factor.
-    pub(crate) fn index_part(
-        self,
-        shader: &mut ShaderBuilder,
-        array: &ArrayExprs,
-        index: &str,
-        limit: &str,
-    ) -> IndexPart {
-        let mut part = match self {
-            FactorSide::Left => array.row_part(shader, index, limit),
-            FactorSide::Right => array.column_part(shader, index, limit),
-        };
-        array.declare_bits(shader, &mut part, false);
-        part
-    }
-
-    /// Adds the lines that compute the part of an offset that depends on k.
-    pub(super) fn k_part(self, shader: &mut ShaderBuilder, array: &ArrayExprs, k: &str, limit: &str) -> IndexPart {
-        let mut part = match self {
-            FactorSide::Left => array.column_part(shader, k, limit),
-            FactorSide::Right => array.row_part(shader, k, limit),
-        };
-        array.declare_bits(shader, &mut part, true);
-        part
-    }
-
-    /// Adds the lines that compute the part of k index `kk` of a block, or read it from a table.
-    fn depth_part(
-        self,
-        shader: &mut ShaderBuilder,
-        array: &ArrayExprs,
-        depth: &BlockDepth<'_>,
-        kk: usize,
-    ) -> DepthPart {
-        match depth {
-            BlockDepth::Table(table, first) => table.read(shader, &format!("{first} + {kk}u")),
-            BlockDepth::Computed(first, limit) => {
-                let k = if kk == 0 { first.to_string() } else { shader.define(format!("{first} + {kk}u")) };
-                DepthPart::Computed(self.k_part(shader, array, &k, limit))
-            }
-        }
-    }
-
-    /// Adds the lines that compute the condition under which an element exists, and returns it with the expression of
-    /// the element's offset.
-    fn factor_place(
-        self,
-        shader: &mut ShaderBuilder,
-        array: &ArrayExprs,
-        index: &IndexPart,
-        k: &DepthPart,
-    ) -> (String, String) {
-        match (self, k) {
-            (_, DepthPart::Entry(entry)) => {
-                (format!("({entry}[1] & {}) == 0u", index.bits), format!("{entry}[0] + {}", index.offset))
-            }
-            (FactorSide::Left, DepthPart::Computed(k)) => array.element_place(shader, (index, k)),
-            (FactorSide::Right, DepthPart::Computed(k)) => array.element_place(shader, (k, index)),
-        }
-    }
-
-    /// Adds the lines that load 4 × 4 elements of a factor: `name`ₖ receives the elements of k + 0, .., k + 3 for four
-    /// neighbouring indices of the product.
-    pub(super) fn load_block(
-        self,
-        shader: &mut ShaderBuilder,
-        array: &ArrayExprs,
-        compute: Compute,
-        (name, indices): (&str, &[IndexPart; 4]),
-        depth: &BlockDepth<'_>,
-    ) {
-        if self.has_quads_along_k(array.quads) {
-            let k = self.depth_part(shader, array, depth, 0);
-            for (i, index) in indices.iter().enumerate() {
-                let place = self.factor_place(shader, array, index, &k);
-                array.load_quad(shader, &place, compute, [0, 1, 2, 3].map(|kk| format!("{name}{kk}[{i}]")));
-            }
-            return;
-        }
-        for kk in 0..4 {
-            let k = self.depth_part(shader, array, depth, kk);
-            if array.quads.is_some() {
-                let place = self.factor_place(shader, array, &indices[0], &k);
-                array.load_quad(shader, &place, compute, [0, 1, 2, 3].map(|i| format!("{name}{kk}[{i}]")));
-                continue;
-            }
-            for (i, index) in indices.iter().enumerate() {
-                let place = self.factor_place(shader, array, index, &k);
-                array.load_place(shader, &place, compute, &format!("{name}{kk}[{i}]"));
-            }
-        }
     }
 }
 

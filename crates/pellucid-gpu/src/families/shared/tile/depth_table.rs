@@ -14,7 +14,7 @@
 //! | own taps | its taps and [`PRESENT`] | [`ABSENT`] |
 //! | missing taps | taps out of range and [`ABSENT`] | all |
 
-use super::array::{ArrayExprs, DepthPart, FactorSide, IndexDigit, IndexPart, TiledArray};
+use super::array::{ArrayExprs, FactorSide, IndexDigit, IndexPart, TapBits, TapExprs, TiledArray};
 use crate::shader::{CollectLines, ShaderBuilder, WORKGROUP, values};
 
 /// The maximum number of taps along all coordinates.
@@ -22,22 +22,6 @@ const MAX_TAPS: usize = 30;
 
 const PRESENT: u32 = 1 << 30;
 const ABSENT: u32 = 1 << 31;
-
-/// The expressions of the taps along a coordinate.
-struct TapExprs {
-    /// The bit of the first tap.
-    first_bit: String,
-    count: String,
-    /// The difference of the coordinates of neighbouring taps.
-    factor: String,
-}
-
-/// The taps of an array along all coordinates.
-pub(super) struct WindowTaps {
-    /// Whether the taps are digits of k.
-    are_in_k: bool,
-    axes: Vec<TapExprs>,
-}
 
 /// Returns the number and the factor of the taps along every coordinate if `digits` contains the taps, or `None` if
 /// several digits contribute to a coordinate.
@@ -83,12 +67,12 @@ impl ArrayExprs {
             let [first_bit, count] = shader.declare_words([first, count]);
             TapExprs { first_bit, count, factor: shader.declare(factor) }
         };
-        self.taps = Some(WindowTaps { are_in_k, axes: taps.iter().map(&mut declare).collect() });
+        self.taps = Some(TapBits { are_in_k, axes: taps.iter().map(&mut declare).collect() });
     }
 
     /// Adds the lines that compute the word of bits of a part of k, or of the index of the product, if the factor has a
     /// table.
-    pub(super) fn declare_bits(&self, shader: &mut ShaderBuilder, part: &mut IndexPart, is_k: bool) {
+    fn declare_bits(&self, shader: &mut ShaderBuilder, part: &mut IndexPart, is_k: bool) {
         let Some(taps) = &self.taps else { return };
         let (present, absent) = match taps.are_in_k == is_k {
             true => (own_taps(taps, part), ABSENT),
@@ -98,7 +82,7 @@ impl ArrayExprs {
     }
 
     /// Adds the lines that compute the bits of the taps that are out of range for an index.
-    fn missing_taps(&self, shader: &mut ShaderBuilder, taps: &WindowTaps, part: &IndexPart) -> String {
+    fn missing_taps(&self, shader: &mut ShaderBuilder, taps: &TapBits, part: &IndexPart) -> String {
         let missing = shader.define_variable(format!("{ABSENT}u"));
         for ((coordinate, axis), own) in self.coordinates.iter().zip(&taps.axes).zip(&part.coordinates) {
             // The part of the rows contains the start of the coordinate.
@@ -123,13 +107,42 @@ const MISSING_TAPS: &str = "
 ";
 
 /// Returns the expression of the bits of the taps of an index.
-fn own_taps(taps: &WindowTaps, part: &IndexPart) -> String {
+fn own_taps(taps: &TapBits, part: &IndexPart) -> String {
     let bit = |(axis, tap): (&TapExprs, &Option<String>)| {
         let tap = tap.as_deref().unwrap_or("0u");
         format!(" | (1u << ({} + {tap}))", axis.first_bit)
     };
     let bits: String = taps.axes.iter().zip(&part.taps).map(bit).collect();
     format!("{PRESENT}u{bits}")
+}
+
+impl FactorSide {
+    /// Adds the lines that compute the part of an offset that depends on the index of the product: a row of a left
+    /// factor, or a column of a right factor.
+    pub(crate) fn index_part(
+        self,
+        shader: &mut ShaderBuilder,
+        array: &ArrayExprs,
+        index: &str,
+        limit: &str,
+    ) -> IndexPart {
+        let mut part = match self {
+            FactorSide::Left => array.row_part(shader, index, limit),
+            FactorSide::Right => array.column_part(shader, index, limit),
+        };
+        array.declare_bits(shader, &mut part, false);
+        part
+    }
+
+    /// Adds the lines that compute the part of an offset that depends on k.
+    pub(super) fn k_part(self, shader: &mut ShaderBuilder, array: &ArrayExprs, k: &str, limit: &str) -> IndexPart {
+        let mut part = match self {
+            FactorSide::Left => array.column_part(shader, k, limit),
+            FactorSide::Right => array.row_part(shader, k, limit),
+        };
+        array.declare_bits(shader, &mut part, true);
+        part
+    }
 }
 
 /// A table with an entry for each of [`DepthTable::LEN`] k indices: the part of the offset and the word of bits.
@@ -176,8 +189,8 @@ impl DepthTable {
         shader.template(FILL_TABLE, values![table, first_k, limit, absent, compute_part, offset, bits]);
     }
 
-    /// Adds the line that reads the entry `index`.
-    pub(super) fn read(&self, shader: &mut ShaderBuilder, index: &str) -> DepthPart {
-        DepthPart::Entry(shader.define(format!("{}[{index}]", self.name)))
+    /// Adds the line that reads the entry `index`, and returns its name.
+    pub(super) fn read(&self, shader: &mut ShaderBuilder, index: &str) -> String {
+        shader.define(format!("{}[{index}]", self.name))
     }
 }

@@ -8,7 +8,8 @@
 //!
 //! | file | contents |
 //! | --- | --- |
-//! | `array` | [`TiledArray`]: an operand, its offsets, and loads of blocks of 4 × 4 elements |
+//! | `array` | [`TiledArray`]: an operand, its offsets and loads |
+//! | `block_loads` | loads of blocks of 4 × 4 elements |
 //! | `depth_table` | the parts of offsets that depend on k, in shared memory |
 //! | `registers` | [`SharedTile`], [`WorkgroupTile`] and the multiplication of tiles |
 //! | `unit` | [`MatrixUnit`]: whether a product uses matrix units |
@@ -16,6 +17,7 @@
 //! | `product` | [`TiledProduct`]: the choice of tiles, the division of k, the epilogue |
 
 mod array;
+mod block_loads;
 mod depth_table;
 mod matrix_unit;
 mod product;

@@ -1,6 +1,7 @@
 //! Tiles in shared memory and in registers.
 
-use super::array::{ArrayExprs, BlockDepth, FactorSide, IndexPart, quad_type};
+use super::array::{ArrayExprs, FactorSide, IndexPart, quad_type};
+use super::block_loads::BlockDepth;
 use super::depth_table::DepthTable;
 use super::unit::MatrixUnit;
 use crate::shader::{CollectLines, ShaderBuilder, WORKGROUP, values};
