@@ -73,16 +73,16 @@ fn bits_are_independent_of_threads_and_instruction_sets_and_near_unrounded_resul
     }
 }
 
+/// Returns the kernel without a mask that rounds its factors to `bf16`.
+fn rounding_kernel(causal: bool, scale: f64) -> Attention {
+    let half_factors = Some(DType::BF16);
+    Attention { causal, masked: false, scale, half_factors, part: AttentionPart::Result }
+}
+
 /// One query attends to two keys, with the scores 0 and −0.6.
 #[test]
 fn weights_and_gradients_of_scores_are_rounded_as_factors_only() {
-    let k = Attention {
-        causal: false,
-        masked: false,
-        scale: 0.6,
-        half_factors: Some(DType::BF16),
-        part: AttentionPart::Result,
-    };
+    let k = rounding_kernel(false, 0.6);
     // All queries but the first are zero. They make the keys and values packed.
     let s = sizes([1, 1, 1, 9, 2, 1, 1]);
     let mut q = vec![0.0; 9];
@@ -109,13 +109,7 @@ fn weights_and_gradients_of_scores_are_rounded_as_factors_only() {
 /// Values behind the last visible key do not change a result, even if the number of visible keys is odd.
 #[test]
 fn hidden_infinities_do_not_change_results() {
-    let k = Attention {
-        causal: true,
-        masked: false,
-        scale: 1.0,
-        half_factors: Some(DType::BF16),
-        part: AttentionPart::Result,
-    };
+    let k = rounding_kernel(true, 1.0);
     let s = sizes([1, 1, 1, 9, 12, 4, 4]);
     let mut x = values(&s, None);
     x.iter_mut().flatten().for_each(|x| *x = rounded(*x));
@@ -130,13 +124,7 @@ fn hidden_infinities_do_not_change_results() {
 
 #[test]
 fn f64_factors_are_not_rounded() {
-    let k = Attention {
-        causal: true,
-        masked: false,
-        scale: 1.0,
-        half_factors: Some(DType::BF16),
-        part: AttentionPart::Result,
-    };
+    let k = rounding_kernel(true, 1.0);
     let s = sizes([1, 1, 1, 3, 3, 2, 2]);
     let inputs = arrays(&s, &values(&s, None), None, DType::F64, TestLayout::Plain);
     let error = run_kernel(Isa::best(), &k, &inputs.iter().collect::<Vec<_>>());
