@@ -12,7 +12,7 @@
 //! | `sequence` | a plan prepared for repeated launches |
 //! | `operand` | `Operand`: a view converted to an address, a layout and a dtype, with bounds checks |
 //! | `dense` | `DenseArray`: an operand as a row-major array with a single dtype |
-//! | `pairs` | `PairMatrices`: `bf16` matrices converted to the pairs that the products of AVX512-BF16 and AMX read |
+//! | `factor_groups` | `GroupMatrices`: matrices converted to the pairs of `bf16` or quads of `i8` that products read |
 //! | `family` | the trait `CpuFamily`, the interface of a kernel family |
 //! | `families` | the kernel families that do not run programs, such as `MatMul`, `Conv` and `Sort` |
 //! | `program` | the kernel families that run programs: `Map`, `Reduce` and `Row`; also `Copy` |
@@ -26,12 +26,12 @@ mod element;
 
 mod backend;
 mod dense;
+mod factor_groups;
 mod families;
 mod family;
 #[cfg(test)]
 mod forwarding;
 mod operand;
-mod pairs;
 mod program;
 mod sequence;
 mod strided;

@@ -1,16 +1,15 @@
-//! Converts matrices to the pairs of `bf16` factors that the AVX512-BF16 kernels multiply.
+//! Pairs of `bf16` factors, which the kernels of AVX512-BF16 and AMX multiply.
 //!
 //! A product of [`BF16Pair`] matrices has half the depth and two multiply-adds per step. With AVX512-BF16, it is
 //! bit-identical to the product of the factors as `f32`, because the products of a pair are added one after the other
 //! in the order of k, and blocks of k have even sizes. Subnormal numbers are the exception: the instruction flushes
 //! them to zero. Therefore pairs are used only if [`FactorRange::excludes_subnormals`] returns true.
 
-use super::strided::Strided;
+use super::factor_groups::FactorElement;
 use pellucid_simd::math::half::BF16;
 use pellucid_simd::tiles::TILE_SIDE;
 use pellucid_simd::vector::BF16Pair;
 use pellucid_simd::{Isa, per_isa};
-use std::ops::Range;
 
 /// Returns the instruction set for a product C[m × n] = A[m × k]·B[k × n] of matrices that are stored as pairs. It is
 /// [`Isa::Amx`] if `isa` includes AVX-512, the process can use AMX, and the product is large enough; otherwise, it is
@@ -24,170 +23,41 @@ pub fn pair_isa(isa: Isa, (m, n, k): (usize, usize, usize)) -> Isa {
     if isa >= Isa::Avx512 && is_large && Isa::has_amx() { Isa::Amx } else { isa }
 }
 
-/// An element that is converted to a factor of a pair: `bf16`, or `f32`, which is rounded to the nearest `bf16`.
-pub trait PairElement: Copy + Send + Sync {
-    /// Returns the factor.
-    fn factor(self) -> BF16;
+impl FactorElement for f32 {
+    type Group = BF16Pair;
 
-    /// Returns the pair of two neighbouring elements.
-    ///
-    /// # Safety
-    /// `from` is valid for reads of two elements.
     #[inline(always)]
-    unsafe fn pair_at(from: *const Self) -> BF16Pair {
-        // SAFETY: the caller guarantees that two elements can be read.
-        unsafe { BF16Pair::new((*from).factor(), (*from.add(1)).factor()) }
+    unsafe fn group(count: usize, at: impl Fn(usize) -> *const f32) -> BF16Pair {
+        // SAFETY: the caller guarantees that the factors can be read.
+        let factor = |i: usize| unsafe { BF16::from_f32(*at(i)) };
+        BF16Pair::new(factor(0), if count > 1 { factor(1) } else { BF16(0) })
+    }
+
+    #[inline(always)]
+    fn least_magnitude(pair: BF16Pair) -> u32 {
+        pair.least_magnitude()
     }
 }
 
-impl PairElement for f32 {
-    #[inline(always)]
-    fn factor(self) -> BF16 {
-        BF16::from_f32(self)
-    }
-}
+impl FactorElement for BF16 {
+    type Group = BF16Pair;
 
-impl PairElement for BF16 {
     #[inline(always)]
-    fn factor(self) -> BF16 {
-        self
+    unsafe fn group(count: usize, at: impl Fn(usize) -> *const BF16) -> BF16Pair {
+        // SAFETY: the caller guarantees that the factors can be read.
+        unsafe { BF16Pair::new(*at(0), if count > 1 { *at(1) } else { BF16(0) }) }
     }
 
     #[cfg(target_endian = "little")]
     #[inline(always)]
-    unsafe fn pair_at(from: *const BF16) -> BF16Pair {
+    unsafe fn neighbours(from: *const BF16) -> BF16Pair {
         // SAFETY: the caller guarantees that two elements can be read.
         BF16Pair::from_neighbours(unsafe { from.cast::<u32>().read_unaligned() })
     }
-}
 
-/// A matrix of elements of type `E`, and the memory to which its pairs are packed.
-///
-/// The pairs form rows without gaps. If neighbouring lanes are adjacent in memory, a row contains one pair of k indices
-/// of all lanes; otherwise, it contains all pairs of one lane. An odd depth is padded with zero.
-///
-/// # Pair packing contract
-///
-/// - *Source*: `from` is valid for reads of `lanes × depth` elements, and no thread writes them during the call.
-/// - *Target*: `to` is valid for writes of [`pair_count`](Self::pair_count) pairs, which do not overlap the source. No
-///   other thread accesses the rows that are packed.
-#[derive(Clone, Copy, Debug)]
-pub struct PackPairs<E> {
-    /// The matrix.
-    pub from: Strided<E>,
-    /// The number of lanes: rows of A, columns of B.
-    pub lanes: usize,
-    /// The number of k indices.
-    pub depth: usize,
-    /// The first pair.
-    pub to: *mut BF16Pair,
-}
-
-impl<E: PairElement> PackPairs<E> {
-    /// Returns true if a row contains one pair of k indices of all lanes.
-    fn is_by_depth(&self) -> bool {
-        self.from.lane == 1
-    }
-
-    /// Returns the pairs as an operand of a product of depth ⌈`depth` / 2⌉.
-    pub fn pairs(&self) -> Strided<BF16Pair> {
-        let (lane, depth) =
-            if self.is_by_depth() { (1, self.lanes as isize) } else { (self.depth.div_ceil(2) as isize, 1) };
-        Strided { data: self.to, lane, depth }
-    }
-
-    /// Returns the number of rows of pairs: one for every two k indices, or one for each lane.
-    pub fn rows(&self) -> usize {
-        if self.is_by_depth() { self.depth.div_ceil(2) } else { self.lanes }
-    }
-
-    /// Returns the number of pairs in a row.
-    pub fn row_len(&self) -> usize {
-        if self.is_by_depth() { self.lanes } else { self.depth.div_ceil(2) }
-    }
-
-    /// Returns the number of pairs.
-    pub fn pair_count(&self) -> usize {
-        self.lanes.saturating_mul(self.depth.div_ceil(2))
-    }
-
-    /// Converts the given rows, and returns the smallest nonzero magnitude of their factors.
-    ///
-    /// # Safety
-    ///
-    /// - The pair packing contract of [`PackPairs`] holds, and the range is within the [rows](Self::rows).
-    /// - *Isa*: the processor has the instruction set.
-    pub unsafe fn pack(&self, isa: Isa, rows: Range<usize>) -> FactorRange {
-        debug_assert!(rows.end <= self.rows(), "rows {rows:?} exceed the {} rows of pairs", self.rows());
-        // SAFETY: the caller guarantees the contract of `pack_rows` and *Isa*.
-        unsafe { pack_rows::<E>(isa)(self, rows) }
-    }
-
-    /// Converts the given rows. See [`pack`](Self::pack).
-    ///
-    /// # Safety
-    ///
-    /// The pair packing contract of [`PackPairs`] holds, and the range is within the rows.
     #[inline(always)]
-    unsafe fn convert_rows(&self, rows: Range<usize>) -> FactorRange {
-        let len = self.row_len();
-        let mut least = u32::MAX;
-        for row in rows {
-            // SAFETY: the row is below `rows()` and the pair below `row_len()`, so both k indices are below `depth`,
-            // except that the second one is `depth` if the depth is odd. The closures read it only if it is less.
-            // *Source* covers the reads, and *Target* the row.
-            unsafe {
-                let to = std::slice::from_raw_parts_mut(self.to.add(row * len).cast(), len);
-                let range = if self.is_by_depth() {
-                    let (first, second) = (self.from.element_ptr(0, 2 * row), self.from.element_ptr(0, 2 * row + 1));
-                    match 2 * row + 1 < self.depth {
-                        true => store_pairs(to, |i| BF16Pair::new((*first.add(i)).factor(), (*second.add(i)).factor())),
-                        false => store_pairs(to, |i| BF16Pair::new((*first.add(i)).factor(), ZERO)),
-                    }
-                } else {
-                    let (full, last) = to.split_at_mut(self.depth / 2);
-                    let (from, step) = (self.from.element_ptr(row, 0), self.from.depth);
-                    let range = match step {
-                        1 => store_pairs(full, |p| E::pair_at(from.add(2 * p))),
-                        _ => store_pairs(full, |p| {
-                            let first = from.wrapping_offset(2 * p as isize * step);
-                            BF16Pair::new((*first).factor(), (*first.wrapping_offset(step)).factor())
-                        }),
-                    };
-                    let end = from.wrapping_offset((self.depth as isize - 1) * step);
-                    range.min(store_pairs(last, |_| BF16Pair::new((*end).factor(), ZERO)))
-                };
-                least = least.min(range);
-            }
-        }
-        FactorRange { least }
-    }
-}
-
-/// The factor that pads an odd depth.
-const ZERO: BF16 = BF16(0);
-
-/// Stores consecutive pairs. Returns the smallest [`BF16Pair::least_magnitude`].
-#[inline(always)]
-fn store_pairs(to: &mut [std::mem::MaybeUninit<BF16Pair>], pair: impl Fn(usize) -> BF16Pair) -> u32 {
-    let mut least = u32::MAX;
-    for (i, to) in to.iter_mut().enumerate() {
-        let pair = pair(i);
-        least = least.min(pair.least_magnitude());
-        to.write(pair);
-    }
-    least
-}
-
-per_isa! {
-    /// Calls [`PackPairs::convert_rows`].
-    ///
-    /// # Safety of the returned function pointer
-    /// - *Isa*: the processor supports the instruction set.
-    /// - The contract of [`PackPairs::convert_rows`] holds.
-    fn pack_rows [E: PairElement] [E] (work: &PackPairs<E>, rows: Range<usize>) -> FactorRange {
-        // SAFETY: the caller guarantees the contract of `convert_rows`.
-        unsafe { work.convert_rows(rows) }
+    fn least_magnitude(pair: BF16Pair) -> u32 {
+        pair.least_magnitude()
     }
 }
 
@@ -208,7 +78,7 @@ per_isa! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FactorRange {
     /// The bit pattern of the magnitude, minus 1. If all factors are zero, it is larger than for any other factors.
-    least: u32,
+    pub(crate) least: u32,
 }
 
 impl FactorRange {
@@ -236,8 +106,9 @@ impl FactorRange {
 pub(crate) mod tests {
     use super::*;
     use crate::tests::{SHAPES, reference_product};
-    use crate::{Gemm, GemmOperands, ProductBatch, Threads, gemm_batched_for_isa};
+    use crate::{Gemm, GemmOperands, PackGroups, ProductBatch, Strided, Threads, gemm_batched_for_isa};
     use pellucid_runtime::testing::{Choices, Guarded};
+    use std::ops::Range;
 
     /// Returns the instruction sets whose kernels multiply pairs.
     fn instruction_sets() -> impl Iterator<Item = Isa> {
@@ -266,13 +137,13 @@ pub(crate) mod tests {
         let data = data.as_ptr().cast::<BF16>();
         let from = Strided { data, lane: lane as isize, depth: depth_stride as isize };
         let mut memory = Guarded::<u32>::unwritten(lanes * depth.div_ceil(2));
-        let work = PackPairs { from, lanes, depth, to: memory.as_mut_ptr().cast() };
-        assert_eq!(work.pair_count(), memory.len());
+        let work = PackGroups { from, lanes, depth, to: memory.as_mut_ptr().cast() };
+        assert_eq!(work.group_count(), memory.len());
         let middle = work.rows() / 2;
-        // SAFETY: the pair packing contract: the matrix has `lanes × depth` elements and the memory `pair_count` pairs.
+        // SAFETY: the group packing contract: the matrix has `lanes × depth` elements and the memory `group_count` pairs.
         // The instruction set is available.
         let ranges = unsafe { [work.pack(isa, 0..middle), work.pack(isa, middle..work.rows())] };
-        (memory, work.pairs(), ranges[0].join(ranges[1]))
+        (memory, work.groups(), ranges[0].join(ranges[1]))
     }
 
     /// Multiplies A[m × k] and B[k × n] with the kernels of an instruction set. `a(i)` and `b(i)` return factor i in
@@ -358,13 +229,13 @@ pub(crate) mod tests {
                 for isa in instruction_sets() {
                     let from = Strided { data: data.as_ptr(), lane: lane as isize, depth: step as isize };
                     let mut memory = Guarded::<u32>::unwritten(lanes * depth.div_ceil(2));
-                    let work = PackPairs { from, lanes, depth, to: memory.as_mut_ptr().cast() };
-                    // SAFETY: the pair packing contract: the matrix has `lanes × depth` elements and the memory
-                    // `pair_count` pairs. The instruction set is available.
+                    let work = PackGroups { from, lanes, depth, to: memory.as_mut_ptr().cast() };
+                    // SAFETY: the group packing contract: the matrix has `lanes × depth` elements and the memory
+                    // `group_count` pairs. The instruction set is available.
                     unsafe { work.pack(isa, 0..work.rows()) };
-                    let pairs = work.pairs();
+                    let pairs = work.groups();
                     for (i, p) in (0..lanes).flat_map(|i| (0..depth.div_ceil(2)).map(move |p| (i, p))) {
-                        let factor = |k: usize| if k < depth { BF16::from_f32(values[i * depth + k]) } else { ZERO };
+                        let factor = |k: usize| if k < depth { BF16::from_f32(values[i * depth + k]) } else { BF16(0) };
                         let at = i as isize * pairs.lane + p as isize * pairs.depth;
                         let expected = (u32::from(factor(2 * p).0) << 16) | u32::from(factor(2 * p + 1).0);
                         assert_eq!(memory[at as usize], expected, "{lanes} × {depth}, {isa:?}, lane {i}, pair {p}");

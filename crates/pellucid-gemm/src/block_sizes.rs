@@ -26,8 +26,11 @@ pub(crate) fn depth_blocks<T: Element>(len: usize) -> impl Iterator<Item = Range
 ///
 /// Pairs of factors have the same blocks of k as single factors: block boundaries are multiples of 8, so a pair never
 /// crosses one, and padding an odd k to an even one changes no boundary.
+///
+/// Quads of `i8`, whose sums are exact, have the same number of elements in a block as `f32`.
 pub(crate) fn depth_block_size<T: Element>(len: usize) -> usize {
-    equal_part(len * T::FACTORS, MAX_DEPTH_BLOCK).next_multiple_of(8).max(8) / T::FACTORS
+    let max_factors = if T::FACTORS == 4 { 4 * MAX_DEPTH_BLOCK } else { MAX_DEPTH_BLOCK };
+    equal_part(len * T::FACTORS, max_factors).next_multiple_of(8).max(8) / T::FACTORS
 }
 
 /// Returns the size, at most `max`, of the parts into which `len` is divided. Only the last part may be smaller.

@@ -21,7 +21,8 @@ pub(crate) type TileKernel<T> = unsafe fn(&RegisterTile<T>);
 /// # Safety of the functions
 ///
 /// - *Isa*: the processor has the instruction set. For [`BF16Pair`](pellucid_simd::vector::BF16Pair) and
-///   [`Isa::Avx512`], it [has products of pairs](Isa::has_bf16_products).
+///   [`Isa::Avx512`], it [has products of pairs](Isa::has_bf16_products); for
+///   [`I8Quad`](pellucid_simd::vector::I8Quad), it [has products of quads](Isa::has_i8_products).
 /// - *Registers*: a micro-kernel runs while the result of [`Kernels::configure`] exists.
 /// - *Argument*: the contract of the argument's type holds.
 pub struct Kernels<T: 'static> {
@@ -73,6 +74,8 @@ kernels! {
     multiply_tile [const R: usize] [const N: usize] [const UNMASKED: bool] (RegisterTile<T>) = multiply;
     multiply_pair_tile [const R: usize] [const N: usize] [const UNMASKED: bool] + "avx512bf16"
         (RegisterTile<T>) = multiply;
+    multiply_quad_tile [const R: usize] [const N: usize] [const UNMASKED: bool] + "avx512vnni"
+        (RegisterTile<T>) = multiply;
     copy_panels (PackPanels<T>) = copy;
     transpose_panel (PackPanels<T>) = transpose;
     pack_lanes (PackLanes<'_, T>) = copy;
@@ -101,7 +104,8 @@ per_isa! {
 const fn tile_kernel<T: Element, const R: usize, const N: usize, const UNMASKED: bool>(isa: Isa) -> TileKernel<T> {
     match T::FACTORS {
         1 => multiply_tile::<T, R, N, UNMASKED>(isa),
-        _ => multiply_pair_tile::<T, R, N, UNMASKED>(isa),
+        2 => multiply_pair_tile::<T, R, N, UNMASKED>(isa),
+        _ => multiply_quad_tile::<T, R, N, UNMASKED>(isa),
     }
 }
 
@@ -132,7 +136,7 @@ macro_rules! kernel_table {
     };
 }
 
-/// Replaces the micro-kernels of [`Kernels`] with those of a [`TileUnit`], for elements that are pairs.
+/// Replaces the micro-kernels of [`Kernels`] with those of a [`TileUnit`], for pairs and quads.
 macro_rules! with_tile_registers {
     ($unit:ty, $isa:ident, $kernels:expr) => {
         Kernels {
@@ -157,17 +161,25 @@ impl<T: Element> Kernels<T> {
     const PORTABLE: Kernels<T> = kernel_table!(Portable, rows [1 2 3 4], unmasked false, dots 1);
     /// A 6 × 2 tile uses 12 of the 16 registers for sums, 2 for B and 1 for A.
     #[cfg(target_arch = "x86_64")]
-    const AVX2: Kernels<T> = kernel_table!(Avx2, rows [1 2 3 4 5 6], unmasked true, dots 4);
+    const AVX2: Kernels<T> = match T::FACTORS {
+        1 => kernel_table!(Avx2, rows [1 2 3 4 5 6], unmasked true, dots 4),
+        // A product of quads needs 4 registers for B and 2 for A, whose bytes are extended to words.
+        _ => kernel_table!(Avx2, rows [1 2 3 4], unmasked false, dots 1),
+    };
     /// A 14 × 2 tile uses 28 of the 32 registers for sums, 2 for B and 1 for A.
     #[cfg(target_arch = "x86_64")]
-    const AVX512: Kernels<T> = kernel_table!(Avx512, rows [1 2 3 4 5 6 7 8 9 10 11 12 13 14], unmasked true, dots 8);
+    const AVX512: Kernels<T> = match T::FACTORS {
+        1 | 2 => kernel_table!(Avx512, rows [1 2 3 4 5 6 7 8 9 10 11 12 13 14], unmasked true, dots 8),
+        // A product of quads needs 3 registers for the biases and the constant that is added to A.
+        _ => kernel_table!(Avx512, rows [1 2 3 4 5 6 7 8 9 10 11 12], unmasked false, dots 1),
+    };
 
     /// The kernels of the widest vectors of this type.
     #[cfg(target_arch = "x86_64")]
     const WIDEST: Kernels<T> = if T::HAS_VECTOR512 { Self::AVX512 } else { Self::PORTABLE };
     #[cfg(not(target_arch = "x86_64"))]
     const WIDEST: Kernels<T> = Self::PORTABLE;
-    /// The kernels of [`Isa::Amx`] for pairs.
+    /// The kernels of [`Isa::Amx`] for pairs and quads.
     const AMX: Kernels<T> = with_tile_registers!(NativeTiles, Amx, Self::WIDEST);
 
     /// The kernels of [`Isa::Amx`] with emulated tile registers. The processor must have AVX512-BF16.
@@ -179,11 +191,11 @@ impl<T: Element> Kernels<T> {
     #[inline(always)]
     pub(crate) fn for_isa(isa: Isa) -> &'static Kernels<T> {
         match isa {
-            Isa::Amx => const { if T::FACTORS == 2 { &Self::AMX } else { &Self::WIDEST } },
+            Isa::Amx => const { if T::FACTORS > 1 { &Self::AMX } else { &Self::WIDEST } },
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => const { &Self::WIDEST },
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => const { if T::HAS_VECTOR512 && T::FACTORS == 1 { &Self::AVX2 } else { &Self::PORTABLE } },
+            Isa::Avx2 => const { if T::HAS_VECTOR256 { &Self::AVX2 } else { &Self::PORTABLE } },
             _ => const { &Self::PORTABLE },
         }
     }

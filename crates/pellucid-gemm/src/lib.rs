@@ -16,7 +16,8 @@
 //! | `source` | operands of a product, and the panels into which they are packed: [`PackSource`] |
 //! | `strided` | strided matrices, the usual operands: [`Strided`] |
 //! | `pack` | the packing of strided matrices |
-//! | `bf16_pairs` | the conversion of `bf16` matrices to pairs of factors: [`PackPairs`] |
+//! | `factor_groups` | the conversion of matrices to groups of factors that one instruction multiplies: [`PackGroups`] |
+//! | `bf16_pairs`, `i8_quads` | pairs of `bf16` factors, and quads of `i8` factors |
 //! | `packed_panels` | operands that are packed once and used by many products: [`PackedPanels`], [`OwnedPanels`] |
 //! | `im2col` | operands given by offset lists, such as the windows of a convolution: [`ImplicitIm2col`] |
 //! | `offsets` | lists of offsets, and the packing from them: [`OffsetList`], [`PackRuns`] |
@@ -33,6 +34,7 @@
 //!
 //! - With m, n > 1, each element is the sum of one chain of fused multiply-adds for each block of k, added in the order
 //!   of the blocks. The blocks depend only on k.
+//! - Products of quads of `i8` are exact modulo 2³², so their order does not matter.
 //! - With [`Isa::Amx`], products of pairs of `bf16` with m, n > 1 divide each block of k into steps of 32 k indices.
 //!   Two chains of fused multiply-adds over the even and the odd k indices of a step start at zero. Their sum is added
 //!   to C, step after step. [`pair_isa`] selects [`Isa::Amx`] by (m, n, k).
@@ -44,7 +46,9 @@ mod bf16_pairs;
 mod block_sizes;
 mod blocked_product;
 mod compute_tile;
+mod factor_groups;
 mod gemv;
+mod i8_quads;
 mod im2col;
 mod in_place;
 mod kernels;
@@ -66,8 +70,10 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
-pub use bf16_pairs::{FactorRange, PackPairs, PairElement, pair_isa, round_to_bf16};
+pub use bf16_pairs::{FactorRange, pair_isa, round_to_bf16};
+pub use factor_groups::{FactorElement, PackGroups};
 pub use gemv::VIRTUAL_LANES;
+pub use i8_quads::quad_isa;
 pub use im2col::ImplicitIm2col;
 pub use offset_dot::{OffsetDotRow, WeightGradDots, sum_virtual_lanes};
 pub use offsets::{OffsetList, PackRuns};

@@ -84,6 +84,7 @@ impl<T> RegisterTile<T> {
                 }
             }
             let mut sums = [[V::zero(); N]; R];
+            let mut biases = [V::zero(); N];
             let prefetched = PREFETCH_DISTANCE * b_row_stride;
             let offsets = row_offsets(a_row_stride * size_of::<T>() as isize);
             let mut upper = a;
@@ -97,12 +98,15 @@ impl<T> RegisterTile<T> {
                     *b_vector = V::load(b.add(v * V::LANES));
                 }
                 row[N - 1] = if UNMASKED { V::load(b.add(last)) } else { V::load_part(b.add(last), mask) };
+                if V::IS_BIASED {
+                    biases.iter_mut().zip(&row).for_each(|(bias, b_vector)| *bias = b_vector.add_bias(*bias));
+                }
                 macro_rules! rows {
                     ($($pointer:ident: $($r:literal)*),*) => {$($(
                         if $r < R {
                             let x = V::splat($pointer.wrapping_byte_offset(offsets[$r % ROWS_PER_POINTER]));
                             for (sum, &b_vector) in sums[$r % R].iter_mut().zip(&row) {
-                                *sum = x.mul_add(b_vector, *sum);
+                                *sum = x.mul_add_biased(b_vector, *sum);
                             }
                         }
                     )*)*};
@@ -113,6 +117,11 @@ impl<T> RegisterTile<T> {
                     lower = opaque(lower.wrapping_offset(a_col_stride));
                 }
                 b = b.wrapping_offset(b_row_stride);
+            }
+            if V::IS_BIASED {
+                for sums in &mut sums {
+                    sums.iter_mut().zip(biases).for_each(|(sum, bias)| *sum = sum.sub(bias));
+                }
             }
             for (r, sums) in sums.iter().enumerate() {
                 let row = c.wrapping_offset(r as isize * c_row_stride);

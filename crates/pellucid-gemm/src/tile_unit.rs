@@ -1,4 +1,4 @@
-//! The micro-kernel for tile registers: the product of pairs of `bf16` for 32 × 32 elements of C.
+//! The micro-kernel for tile registers: the product of pairs of `bf16` or quads of `i8` for 32 × 32 elements of C.
 //!
 //! Of the eight registers, four hold 2 × 2 parts of C, two hold rows of A, and two hold columns of B. So each operand
 //! is loaded once for two products:
@@ -20,8 +20,8 @@ pub(crate) const BLOCK_SIDE: usize = 2 * TILE_SIDE;
 impl<T: Element> RegisterTile<T> {
     /// Computes the tile with the tile registers of `U`. If `UNMASKED`, rows of B are loaded as full vectors.
     ///
-    /// The sum starts with zero, or with C if the product is added to it. Each step adds the products of 16 pairs, in
-    /// the order of [`TileUnit::multiply_add`]. Missing pairs of the last step are zeros.
+    /// The sum starts with zero, or with C if the product is added to it. Each step adds the products of 16 pairs
+    /// in the order of [`TileUnit::multiply_add`], or of 16 quads. Missing elements of the last step are zeros.
     ///
     /// # Safety
     ///
@@ -36,7 +36,7 @@ impl<T: Element> RegisterTile<T> {
         V: Vector<Scalar = T>,
         U: TileUnit,
     {
-        const { assert!(T::FACTORS == 2 && size_of::<T>() == 4, "tile registers multiply pairs of `bf16`") }
+        const { assert!(T::FACTORS > 1 && size_of::<T>() == 4, "tile registers multiply pairs and quads") }
         let &Self { depth, rows, cols, a, a_row_stride, b, b_row_stride, c, c_row_stride, accumulate, .. } = self;
         debug_assert!(self.a_col_stride == 1 || depth == 1, "the pairs of a row of A have gaps");
         debug_assert!(
@@ -76,23 +76,38 @@ impl<T: Element> RegisterTile<T> {
                 };
                 a_part(0, upper).load::<V, U, 4>(&mut unit);
                 b_part(0, left).load::<V, U, 6>(&mut unit);
-                unit.multiply_add::<0, 4, 6>();
+                multiply_add::<T, U, 0, 4, 6>(&mut unit);
                 if right > 0 {
                     b_part(TILE_SIDE, right).load::<V, U, 7>(&mut unit);
-                    unit.multiply_add::<1, 4, 7>();
+                    multiply_add::<T, U, 1, 4, 7>(&mut unit);
                 }
                 if lower > 0 {
                     a_part(TILE_SIDE, lower).load::<V, U, 5>(&mut unit);
-                    unit.multiply_add::<2, 5, 6>();
+                    multiply_add::<T, U, 2, 5, 6>(&mut unit);
                 }
                 if lower > 0 && right > 0 {
-                    unit.multiply_add::<3, 5, 7>();
+                    multiply_add::<T, U, 3, 5, 7>(&mut unit);
                 }
             }
             c00.store::<V, U, 0>(&mut unit);
             c01.store::<V, U, 1>(&mut unit);
             c10.store::<V, U, 2>(&mut unit);
             c11.store::<V, U, 3>(&mut unit);
+        }
+    }
+}
+
+/// Adds the product of the registers `A` and `B`, which hold elements of type `T`, to register `C`.
+///
+/// # Safety
+/// The clauses *processor* and *configured* of [`TileUnit`] hold.
+#[inline(always)]
+unsafe fn multiply_add<T: Element, U: TileUnit, const C: usize, const A: usize, const B: usize>(unit: &mut U) {
+    // SAFETY: the caller guarantees the clauses.
+    unsafe {
+        match T::FACTORS {
+            2 => unit.multiply_add::<C, A, B>(),
+            _ => unit.multiply_add_i8::<C, A, B>(),
         }
     }
 }

@@ -17,8 +17,8 @@ pub enum Isa {
     Avx2,
     /// 512-bit vectors: AVX-512 F, VL, BW and DQ.
     Avx512,
-    /// 512-bit vectors, AVX512-BF16, and the [tile registers](crate::tiles) of AMX-BF16. Only products of pairs of
-    /// `bf16` use the tile registers.
+    /// 512-bit vectors, AVX512-BF16, and the [tile registers](crate::tiles) of AMX-BF16 and AMX-INT8. Only products of
+    /// pairs of `bf16` and of quads of `i8` use the tile registers.
     Amx,
 }
 
@@ -58,6 +58,18 @@ impl Isa {
         #[cfg(target_arch = "x86_64")]
         {
             self >= Isa::Avx512 && is_x86_feature_detected!("avx512bf16")
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
+    /// Returns true if the vectors of this instruction set multiply [quads of `i8`](crate::vector::I8Quad). With AVX-512,
+    /// this requires AVX512-VNNI; the portable vectors have no such instructions.
+    #[inline]
+    pub fn has_i8_products(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        {
+            self == Isa::Avx2 || self >= Isa::Avx512 && is_x86_feature_detected!("avx512vnni")
         }
         #[cfg(not(target_arch = "x86_64"))]
         false

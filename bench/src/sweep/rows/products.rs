@@ -45,6 +45,11 @@ pub(super) fn rows() -> Vec<SweepRow> {
         SweepRow::new("matmul", "torch.bmm(a, b)", |t, _| t[0].matmul(&t[1])).shapes(batches::<2>),
         SweepRow::new("matmul", "a @ b", |t, _| t[0].matmul(&t[1]))
             .shapes(|n| vec![vec![[8, 256, 1024][n]; 2], vec![[8, 256, 1024][n]]]),
+        SweepRow::new("matmul_integer", "torch._int_mm(a.to(torch.int8), b.to(torch.int8))", |t, _| {
+            t[0].to_dtype(DType::I8).matmul_integer(&t[1].to_dtype(DType::I8))
+        })
+        .shapes(|n| vec![vec![[32, 128, 512][n]; 2]; 2])
+        .forward_only(),
         SweepRow::new("dot", "torch.dot(a, b)", |t, _| t[0].dot(&t[1])).shapes(vectors),
         SweepRow::new("vdot", "torch.vdot(a, b)", |t, _| t[0].vdot(&t[1])).shapes(vectors),
         SweepRow::new("outer", "torch.outer(a, b)", |t, _| t[0].outer(&t[1])).shapes(sides),

@@ -71,6 +71,21 @@ fn products_of_all_tiles_match_the_cpu() {
     check_product(rng, &[2, 520], &[520, 3], DType::I64, None);
 }
 
+/// The epilogue reads the sums in `i32`, which exceed the range of the factors.
+#[test]
+fn an_epilogue_reads_the_sums_of_small_integers() {
+    let mut p = ProgramBuilder::default();
+    let (sum, scale) = (p.x(DType::I32), p.x(DType::F32));
+    let real = p.step(Op::Convert(Compute::F32), Compute::I32, Compute::F32, &[sum]);
+    let y = p.step(Op::Binary(Binary::Mul), Compute::F32, Compute::F32, &[real, scale]);
+    let program = p.build(&[(sum, Compute::I32, DType::I32, false), (y, Compute::F32, DType::F32, false)]);
+    let rng = &mut Rng(43);
+    for dtype in [DType::I8, DType::U8, DType::I16] {
+        check_product(rng, &[2, 33, 70], &[2, 70, 36], dtype, Some(program.clone()));
+        check_product(rng, &[3, 300], &[300, 5], dtype, Some(program.clone()));
+    }
+}
+
 /// The batch is computed in large tiles, and its first product alone in small tiles.
 #[test]
 fn tiles_of_all_sizes_have_the_same_bits() {

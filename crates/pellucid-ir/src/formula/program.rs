@@ -169,6 +169,16 @@ impl Program {
         self.is_row
     }
 
+    /// Returns true if the program stores its only input unchanged.
+    pub fn is_identity(&self) -> bool {
+        match (&self.inputs[..], &self.outputs[..]) {
+            ([input], [output]) => {
+                output.value == InstructionOperand::Input(0) && (input.storage, input.per_row) == (output.storage, false)
+            }
+            _ => false,
+        }
+    }
+
     /// Returns the size in bytes of `size` elements of the first output.
     ///
     /// # Errors

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// `C[.., i, j] = Σₖ A[.., i, k]·B[.., k, j]`, then the epilogue.
 ///
 /// A is `[batch.., m, k]` and B `[batch.., k, n]`, with any strides. The batch axes broadcast. A, B and the product
-/// have the same dtype, except for an epilogue that reads the `f32` product of `f16` or `bf16` factors
+/// have the same dtype, except for an epilogue that reads the sums of the products of small factors
 /// ([`product_dtype`](MatMul::product_dtype)). The order of accumulation depends on m, n and k alone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct MatMul {
@@ -33,11 +33,13 @@ impl MatMul {
     }
 
     /// Returns the dtype to which the product is rounded before the epilogue: the dtype of the factors. An epilogue
-    /// whose first input is `f32` reads the product of `f16` or `bf16` factors in `f32`, as it was accumulated.
+    /// whose first input is `f32` reads the product of `f16` or `bf16` factors in `f32`, as it was accumulated. In the
+    /// same way, an epilogue whose first input is `i32` reads the product of `u8`, `i8` or `i16` factors in `i32`.
     pub fn product_dtype(&self, factors: DType) -> DType {
         let read = self.epilogue.as_ref().and_then(|program| program.inputs.first()).map(|input| input.storage);
         match (factors, read) {
             (DType::F16 | DType::BF16, Some(DType::F32)) => DType::F32,
+            (DType::U8 | DType::I8 | DType::I16, Some(DType::I32)) => DType::I32,
             _ => factors,
         }
     }

@@ -89,17 +89,32 @@ impl TileUnit for AmxTiles {
             )
         }
     }
+
+    #[inline(always)]
+    unsafe fn multiply_add_i8<const C: usize, const A: usize, const B: usize>(&mut self) {
+        // SAFETY: *processor* and *configured* cover the instruction. It accesses no memory.
+        unsafe {
+            asm!(
+                "tdpbssd tmm{c}, tmm{a}, tmm{b}",
+                c = const C,
+                a = const A,
+                b = const B,
+                options(nostack, preserves_flags, nomem),
+            )
+        }
+    }
 }
 
-/// Returns true if the processor has AMX-BF16, and the operating system saves the tile registers and permits this
+/// Returns true if the processor has AMX-BF16 and AMX-INT8, and the operating system saves the tile registers and permits this
 /// process to use them. The processor must have AVX-512, and therefore has `cpuid` leaf 7 and `xgetbv`.
 pub(super) fn is_permitted() -> bool {
     const AMX_BF16: u32 = 1 << 22;
+    const AMX_INT8: u32 = 1 << 25;
     const AMX_TILE: u32 = 1 << 24;
     const TILE_STATE: u64 = 0b11 << 17;
     let has = |value: u64, bits: u64| value & bits == bits;
     __cpuid(0).eax >= 7
-        && has(__cpuid_count(7, 0).edx.into(), (AMX_BF16 | AMX_TILE).into())
+        && has(__cpuid_count(7, 0).edx.into(), (AMX_BF16 | AMX_INT8 | AMX_TILE).into())
         // SAFETY: processors with AVX-512 have `xgetbv`, which the operating system has enabled to save their vectors.
         && has(unsafe { _xgetbv(0) }, TILE_STATE)
         && request_permission()

@@ -1,6 +1,7 @@
 //! The emulation of tile registers.
 
 use super::{TILE_SIDE, TileUnit};
+use crate::vector::{Element, I8Quad};
 
 /// Tile registers in memory. Products are bit-identical to products of AMX, with one exception. The initial elements
 /// are NaN.
@@ -59,6 +60,19 @@ impl TileUnit for EmulatedTiles {
             }
         }
         self.0[C] = sums;
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_add_i8<const C: usize, const A: usize, const B: usize>(&mut self) {
+        let mut sums = self.0[C].map(|row| row.map(|bits| I8Quad::from_sum(bits as i32)));
+        for (row, sums) in self.0[A].iter().zip(&mut sums) {
+            for (&a, b) in row.iter().zip(&self.0[B]) {
+                for (sum, &b) in sums.iter_mut().zip(b) {
+                    *sum = I8Quad::from_neighbours(a).mul_add(I8Quad::from_neighbours(b), *sum);
+                }
+            }
+        }
+        self.0[C] = sums.map(|row| row.map(|sum| sum.sum() as u32));
     }
 }
 

@@ -3,14 +3,15 @@
 //! AMX (Advanced Matrix Extensions, Intel, since Sapphire Rapids) adds eight registers of 16 rows × 64 bytes to x86-64.
 //! One instruction, `tdpbf16ps`, computes C + A·B of three registers with 8192 multiply-adds: A has 16 rows of 16
 //! [pairs](crate::vector::BF16Pair) of `bf16`, B has 16 rows of 16 pairs (row k for pair k of A), and C has 16 × 16
-//! sums in `f32`.
+//! sums in `f32`. `tdpbssd` does the same with [quads](crate::vector::I8Quad) of `i8` and sums in `i32`, that is with
+//! 16384 multiply-adds.
 //!
 //! [`TileUnit`] declares the instructions. [`NativeTiles`] executes them, and [`EmulatedTiles`] emulates them on every
 //! processor. With `--cfg pellucid_emulated_amx`, the emulation replaces the instructions in all products, so that
 //! tests on any processor with AVX512-BF16 cover the code that selects and uses them.
 //!
 //! Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18, and volume 2,
-//! `TDPBF16PS`.
+//! `TDPBF16PS` and `TDPBSSD`.
 
 #![allow(unexpected_cfgs, reason = "`pellucid_emulated_amx` is set for tests only")]
 
@@ -85,6 +86,13 @@ pub trait TileUnit {
     /// # Safety
     /// The clauses *processor* and *configured* of [`TileUnit`] hold.
     unsafe fn multiply_add<const C: usize, const A: usize, const B: usize>(&mut self);
+
+    /// Adds the product of the registers `A` and `B`, which hold [quads](crate::vector::I8Quad) of `i8`, to register
+    /// `C`, which holds sums in `i32`. The sums wrap.
+    ///
+    /// # Safety
+    /// The clauses *processor* and *configured* of [`TileUnit`] hold.
+    unsafe fn multiply_add_i8<const C: usize, const A: usize, const B: usize>(&mut self);
 }
 
 /// Returns true if this process can use [`NativeTiles`] and their results are bit-identical to those of the emulation.

@@ -8,10 +8,11 @@
 
 mod bf16_pair;
 mod element;
+mod i8_quad;
 #[cfg(target_arch = "x86_64")]
 mod interleaved;
 #[cfg(target_arch = "x86_64")]
-mod pair_x16;
+mod packed;
 mod portable;
 mod scalars;
 #[cfg(target_arch = "x86_64")]
@@ -19,8 +20,9 @@ mod x86;
 
 pub use bf16_pair::BF16Pair;
 pub use element::{Element, Float};
+pub use i8_quad::I8Quad;
 #[cfg(target_arch = "x86_64")]
-pub use pair_x16::BF16PairX16;
+pub use packed::{BF16PairX16, I8QuadX8, I8QuadX16};
 pub use portable::Lanes;
 pub(crate) use portable::PORTABLE_LANES;
 #[cfg(target_arch = "x86_64")]
@@ -116,6 +118,30 @@ pub unsafe trait Vector: Copy {
     /// # Safety
     /// The clause *instruction set* of [`Vector`] holds.
     unsafe fn mul_add(self, b: Self, c: Self) -> Self;
+
+    /// True if [`mul_add_biased`](Self::mul_add_biased) adds a bias to the sums.
+    const IS_BIASED: bool = false;
+
+    /// Returns `self · b + c` in every lane, plus the bias that [`b.add_bias(z)`](Self::add_bias) adds to z.
+    ///
+    /// The bias depends on `b` alone, so that a kernel that multiplies b by many vectors subtracts it once.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
+    #[inline(always)]
+    unsafe fn mul_add_biased(self, b: Self, c: Self) -> Self {
+        // SAFETY: both methods have the same contract.
+        unsafe { self.mul_add(b, c) }
+    }
+
+    /// Returns `c` plus the bias of a product with `self`.
+    ///
+    /// # Safety
+    /// The clause *instruction set* of [`Vector`] holds.
+    #[inline(always)]
+    unsafe fn add_bias(self, c: Self) -> Self {
+        c
+    }
 
     /// Returns `self + b` in every lane (wrapping for integers).
     ///

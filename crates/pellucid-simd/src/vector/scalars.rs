@@ -1,9 +1,9 @@
-//! `f32`, `f64`, `i32`, `i64` and [`BF16Pair`] as elements, with their vector types.
+//! `f32`, `f64`, `i32`, `i64`, [`BF16Pair`] and [`I8Quad`] as elements, with their vector types.
 
 use super::element::{Element, Float, sealed};
-use super::{BF16Pair, Lanes};
+use super::{BF16Pair, I8Quad, Lanes};
 #[cfg(target_arch = "x86_64")]
-use super::{BF16PairX16, F32x8, F32x16, F64x4, F64x8};
+use super::{BF16PairX16, F32x8, F32x16, F64x4, F64x8, I8QuadX8, I8QuadX16};
 
 /// Implements [`Element`] and [`Float`] for a float type with a 512-bit and a 256-bit vector type.
 macro_rules! impl_float {
@@ -20,6 +20,7 @@ macro_rules! impl_float {
             #[cfg(not(target_arch = "x86_64"))]
             type Vector512 = Lanes<$t, 8>;
 
+            const HAS_VECTOR256: bool = cfg!(target_arch = "x86_64");
             const HAS_VECTOR512: bool = cfg!(target_arch = "x86_64");
             const ZERO: Self = 0.0;
             const NEGATIVE_ZERO: Self = -0.0;
@@ -116,5 +117,41 @@ impl Element for BF16Pair {
     #[inline(always)]
     fn sub(self, b: Self) -> Self {
         BF16Pair::from_sum(self.sum() - b.sum())
+    }
+}
+
+impl sealed::Sealed for I8Quad {}
+
+impl Element for I8Quad {
+    #[cfg(target_arch = "x86_64")]
+    type Vector256 = I8QuadX8;
+    #[cfg(target_arch = "x86_64")]
+    type Vector512 = I8QuadX16;
+    #[cfg(not(target_arch = "x86_64"))]
+    type Vector256 = Lanes<I8Quad, 8>;
+    #[cfg(not(target_arch = "x86_64"))]
+    type Vector512 = Lanes<I8Quad, 8>;
+
+    const HAS_VECTOR256: bool = cfg!(target_arch = "x86_64");
+    const HAS_VECTOR512: bool = cfg!(target_arch = "x86_64");
+    const FACTORS: usize = 4;
+    const ZERO: Self = I8Quad(0);
+    const NEGATIVE_ZERO: Self = I8Quad(0);
+    const HALF: Option<Self> = None;
+
+    #[inline(always)]
+    fn mul_add(self, b: Self, c: Self) -> Self {
+        let products = self.factors().into_iter().zip(b.factors()).map(|(a, b)| i32::from(a) * i32::from(b));
+        I8Quad::from_sum(c.sum().wrapping_add(products.sum()))
+    }
+
+    #[inline(always)]
+    fn add(self, b: Self) -> Self {
+        I8Quad::from_sum(self.sum().wrapping_add(b.sum()))
+    }
+
+    #[inline(always)]
+    fn sub(self, b: Self) -> Self {
+        I8Quad::from_sum(self.sum().wrapping_sub(b.sum()))
     }
 }

@@ -14,7 +14,7 @@ pub struct F32x16(pub(super) __m512);
 pub struct F64x8(__m512d);
 /// A vector of eight `f32` in a 256-bit register.
 #[derive(Clone, Copy)]
-pub struct F32x8(__m256);
+pub struct F32x8(pub(super) __m256);
 /// A vector of four `f64` in a 256-bit register.
 #[derive(Clone, Copy)]
 pub struct F64x4(__m256d);

@@ -122,7 +122,7 @@ registry! {
         index::update: update, update_many;
         products::blas: addbmm, addmm, addmv, addr, baddbmm, vdot;
         products::einsum: bilinear, einsum, inner, kron, tensordot;
-        products::matmul: cross, dot, linear, matmul, outer, trace;
+        products::matmul: cross, dot, linear, matmul, matmul_integer, outer, trace;
         linalg: cholesky, cholesky_ex, cholesky_inverse, cholesky_solve, cond, det, eigh, eigvalsh, geqrf,
             householder_product, inv, inv_ex, ldl_factor, ldl_factor_ex, ldl_solve, logdet, lstsq, lu, lu_factor,
             lu_factor_ex, lu_solve, lu_unpack, matrix_exp, matrix_norm, matrix_power, matrix_rank, matrix_sqrth,

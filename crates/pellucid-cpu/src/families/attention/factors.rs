@@ -2,7 +2,9 @@
 //! factors to pairs of `bf16`.
 
 use super::scratch::{ScratchCursor, round_to_cache_lines};
-use pellucid_gemm::{FactorRange, Gemm, GemmOperands, PackPairs, PackSource, PackedPanels, Strided, Threads, pair_isa};
+use pellucid_gemm::{
+    FactorRange, Gemm, GemmOperands, PackGroups, PackSource, PackedPanels, Strided, Threads, pair_isa,
+};
 use pellucid_runtime::threads::SharedPtr;
 use pellucid_simd::vector::BF16Pair;
 use pellucid_simd::{Float, Isa};
@@ -63,13 +65,13 @@ impl FactorPacking {
         let (isa, half) = (self.pair_isa((lanes, depth)), depth.div_ceil(2));
         let [pairs, panels] = [lanes * half, PackedPanels::<BF16Pair>::packed_len(isa, (lanes, half))]
             .map(|count| SharedPtr(scratch.take(count).get().cast::<BF16Pair>()));
-        let work = PackPairs { from: as_f32(from), lanes, depth, to: pairs.get() };
+        let work = PackGroups { from: as_f32(from), lanes, depth, to: pairs.get() };
         // SAFETY: the pair packing contract. *Source*: `from` is valid for these elements, which are `f32`. *Target*:
         // the memory has an element, which is as large as a pair, for each pair. The panels have `packed_len` pairs.
         // The processor supports both instruction sets (this function's contract).
         unsafe {
             let range = work.pack(self.isa, 0..work.rows());
-            let panels = PackedPanels::pack(isa, work.pairs(), (lanes, half), panels);
+            let panels = PackedPanels::pack(isa, work.groups(), (lanes, half), panels);
             RightFactor::Pairs(PairedFactor { isa, panels, range, matrix: from, depth })
         }
     }
@@ -155,14 +157,14 @@ impl<T: Float> RightFactor<T> {
             }
             RightFactor::Panels(b) => multiply_single(b),
             RightFactor::Pairs(b) => {
-                let work = PackPairs { from: as_f32(a), lanes: m, depth: k, to: scratch.get().cast() };
+                let work = PackGroups { from: as_f32(a), lanes: m, depth: k, to: scratch.get().cast() };
                 // SAFETY: the pair packing contract. *Source*: A has the elements, which are `f32`, because B consists
                 // of pairs. *Target*: the scratch memory has an element for each pair. The processor supports `isa`.
                 let range = unsafe { work.pack(isa, 0..work.rows()) };
                 if !range.excludes_subnormals(b.range) || k % 2 == 1 && k < b.depth {
                     return multiply_single(&b.matrix);
                 }
-                let (pairs, size) = (work.pairs(), (0..m, 0..n, k.div_ceil(2)));
+                let (pairs, size) = (work.groups(), (0..m, 0..n, k.div_ceil(2)));
                 // SAFETY: the pairs are the elements of both factors, and the sums of pairs are `f32`, like the
                 // elements of C; the other clauses are this function's contract.
                 unsafe { pellucid_gemm::multiply(b.isa, &pairs, &b.panels, size, to.cast(), row_stride, add) }

@@ -8,7 +8,7 @@ use super::compute_direct;
 use super::problem::{ConvProblem, ImageSizes};
 use super::product::MAX_UNPACKED_ROWS;
 use super::weight::MAX_UNPACKED_COLUMNS;
-use crate::pairs::PairMatrices;
+use crate::factor_groups::PairMatrices;
 use pellucid_gemm::{Strided, pair_isa};
 use pellucid_ir::Result;
 use pellucid_ir::kernel::ConvPart;

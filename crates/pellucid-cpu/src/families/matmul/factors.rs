@@ -1,22 +1,24 @@
 //! The factors of a product in the form in which they are multiplied.
 //!
-//! Small integers are converted to `i32`, and half precision to `f32`, or to [pairs of `bf16`](PairMatrices) if the
-//! processor multiplies them and no product of two factors can be subnormal. A `bf16` product has the same bits whether
+//! `i8` is converted to quads if the processor multiplies them, and small integers to `i32` otherwise. Half precision is
+//! converted to `f32`, or to pairs of `bf16` if the processor multiplies them and no product of two factors can be
+//! subnormal. A `bf16` product has the same bits whether
 //! it is computed from `f32` or from pairs, except for products that [use AMX](pellucid_gemm::pair_isa), whose order of
 //! summation differs: there, a single tiny factor, which prevents the use of pairs, changes the last bits of the entire
 //! product.
 
+use crate::factor_groups::GroupMatrices;
 use crate::operand::Operand;
-use crate::pairs::PairMatrices;
 use crate::program;
-use pellucid_gemm::Strided;
+use pellucid_gemm::{FactorElement, Strided, quad_isa};
 use pellucid_ir::{DType, Layout, Result, Shape, Strides};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
 use pellucid_runtime::scratch::MAX_STACK_BYTES;
 use pellucid_runtime::threads::SharedPtr;
-use pellucid_simd::Isa;
 use pellucid_simd::math::half::BF16;
+use pellucid_simd::vector::{BF16Pair, I8Quad};
+use pellucid_simd::{Element, Isa};
 use std::ops::Range;
 
 /// The minimum number of bytes of a strided vector that is copied before the product. The product itself copies shorter
@@ -28,27 +30,37 @@ pub(super) enum PreparedFactors<'a> {
     /// Arrays of the dtype in which the product is computed.
     Single([SingleFactor<'a>; 2]),
     /// Matrices of pairs, whose products are `f32`.
-    Pairs([PairFactor; 2]),
+    Pairs([GroupedFactor<BF16Pair>; 2]),
+    /// Matrices of quads, whose products are `i32`.
+    Quads([GroupedFactor<I8Quad>; 2]),
 }
 
 impl<'a> PreparedFactors<'a> {
-    /// Converts the factors of a product.
+    /// Converts the factors of a product that is rounded to `product`.
     ///
     /// # Errors
     /// Returns an error if memory cannot be allocated.
-    pub(super) fn new(a: &Operand<'a>, b: &Operand<'a>) -> Result<PreparedFactors<'a>> {
+    pub(super) fn new(a: &Operand<'a>, b: &Operand<'a>, product: DType) -> Result<PreparedFactors<'a>> {
         let dtype = match a.dtype {
             DType::F16 | DType::BF16 => DType::F32,
             DType::U8 | DType::I8 | DType::I16 => DType::I32,
             dtype => dtype,
         };
-        // Pairs are not used for a product with one row or column, whose order of summation is different.
+        // Groups are not used for a product with one row or column. In products of pairs, its order of summation is
+        // different.
         let is_vector = a.shape()[a.shape().rank() - 2] == 1 || b.shape().last() == Some(&1);
         if a.dtype == DType::BF16 && !is_vector && Isa::best().has_bf16_products() {
-            let pairs = [PairFactor::new(a, LaneAxis::Rows)?, PairFactor::new(b, LaneAxis::Columns)?];
+            let pairs =
+                [GroupedFactor::new::<BF16>(a, LaneAxis::Rows)?, GroupedFactor::new::<BF16>(b, LaneAxis::Columns)?];
             if pairs[0].matrices.range().excludes_subnormals(pairs[1].matrices.range()) {
                 return Ok(PreparedFactors::Pairs(pairs));
             }
+        }
+        // A product that wraps to 8 bits has the same bits for `u8` and for `i8`.
+        let has_bytes = a.dtype == DType::I8 || a.dtype == DType::U8 && product == DType::U8;
+        if has_bytes && !is_vector && quad_isa(Isa::best(), (1, 1, 1)) != Isa::Portable {
+            let quads = [GroupedFactor::new::<i8>(a, LaneAxis::Rows)?, GroupedFactor::new::<i8>(b, LaneAxis::Columns)?];
+            return Ok(PreparedFactors::Quads(quads));
         }
         let factor = |operand: &Operand<'a>, lanes: LaneAxis| match is_vector && is_long_and_strided(operand, lanes) {
             true => ConvertedFactor::with_contiguous_depth(operand, dtype, lanes).map(SingleFactor::Converted),
@@ -58,11 +70,12 @@ impl<'a> PreparedFactors<'a> {
         Ok(PreparedFactors::Single([factor(a, LaneAxis::Rows)?, factor(b, LaneAxis::Columns)?]))
     }
 
-    /// Returns both factors as arrays. Pairs are arrays with elements of the size of an `f32`.
+    /// Returns both factors as arrays. Pairs and quads are arrays with elements of the size of their sums.
     pub(super) fn arrays(&self) -> [ProductArray<'_>; 2] {
         match self {
             PreparedFactors::Single([a, b]) => [a.array(), b.array()],
-            PreparedFactors::Pairs([a, b]) => [a.array(), b.array()],
+            PreparedFactors::Pairs([a, b]) => [a.array(DType::F32), b.array(DType::F32)],
+            PreparedFactors::Quads([a, b]) => [a.array(DType::I32), b.array(DType::I32)],
         }
     }
 }
@@ -225,23 +238,23 @@ impl LaneAxis {
     }
 }
 
-/// A factor as matrices of pairs: the axis of k has half the length of the axis of the factor.
-pub(super) struct PairFactor {
-    matrices: PairMatrices,
+/// A factor as matrices of groups: the axis of k has as many elements as there are groups of factors.
+pub(super) struct GroupedFactor<G> {
+    matrices: GroupMatrices<G>,
     shape: Shape,
     strides: Strides,
 }
 
-impl PairFactor {
-    /// Converts a `bf16` operand. Axes along which it is broadcast stay broadcast.
+impl<G: Element> GroupedFactor<G> {
+    /// Converts an operand with elements of type `E`. Axes along which it is broadcast stay broadcast.
     ///
     /// # Errors
     /// Returns an error if memory cannot be allocated.
-    fn new(operand: &Operand<'_>, lanes: LaneAxis) -> Result<PairFactor> {
+    fn new<E: FactorElement<Group = G>>(operand: &Operand<'_>, lanes: LaneAxis) -> Result<GroupedFactor<G>> {
         let (shape, mut strides) = (operand.shape(), operand.layout.strides().clone());
         let batch_rank = shape.rank() - 2;
         let (lane_axis, depth_axis) = lanes.lane_and_depth(shape.rank());
-        let from = operand.first::<BF16>();
+        let from = operand.first::<E>();
         let stored = |axis: usize| if strides[axis] == 0 { 1 } else { shape[axis] };
         let count = (0..batch_rank).map(stored).product();
         let matrix = |mut index: usize| {
@@ -256,7 +269,7 @@ impl PairFactor {
         // SAFETY: the operand is in its buffer with all elements that its layout addresses, and the caller of the
         // kernel has borrowed its storage for reading.
         let matrices =
-            unsafe { PairMatrices::new((count, count.max(1)), (shape[lane_axis], shape[depth_axis]), matrix)? };
+            unsafe { GroupMatrices::new((count, count.max(1)), (shape[lane_axis], shape[depth_axis]), matrix)? };
         (strides[lane_axis], strides[depth_axis]) = (matrices.first.lane, matrices.first.depth);
         let mut step = matrices.len as isize;
         for axis in (0..batch_rank).rev() {
@@ -265,13 +278,13 @@ impl PairFactor {
                 step *= shape[axis] as isize;
             }
         }
-        let shape = shape.with_axis(depth_axis, shape[depth_axis].div_ceil(2));
-        Ok(PairFactor { matrices, shape, strides })
+        let shape = shape.with_axis(depth_axis, shape[depth_axis].div_ceil(G::FACTORS));
+        Ok(GroupedFactor { matrices, shape, strides })
     }
 
-    /// Returns the matrices as an array with elements of the size of an `f32`.
-    fn array(&self) -> ProductArray<'_> {
+    /// Returns the matrices as an array of the dtype of the sums.
+    fn array(&self, dtype: DType) -> ProductArray<'_> {
         let first = SharedPtr(self.matrices.data().get().cast());
-        ProductArray { first, shape: &self.shape, strides: self.strides.clone(), dtype: DType::F32 }
+        ProductArray { first, shape: &self.shape, strides: self.strides.clone(), dtype }
     }
 }

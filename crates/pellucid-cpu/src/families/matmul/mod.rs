@@ -1,6 +1,6 @@
 //! `MatMul`: batched matrix products with an optional epilogue.
 //!
-//! [`pellucid_gemm`] multiplies matrices of `f32`, `f64`, `i32`, `i64` and pairs of `bf16`. Other factors are converted
+//! [`pellucid_gemm`] multiplies matrices of `f32`, `f64`, `i32`, `i64`, pairs of `bf16` and quads of `i8`. Other factors are converted
 //! ([`PreparedFactors`]); the product is rounded or wrapped once, at the end. An epilogue that reads the `f32` product
 //! of half-precision factors runs before this rounding.
 
@@ -18,13 +18,13 @@ use crate::program::MapEpilogue;
 use crate::strided::{self, StridedAxes, StridedAxis};
 use factors::{PreparedFactors, ProductArray};
 use pellucid_gemm::{
-    Epilogue, Gemm, GemmOperands, Offsets, OutputBlock, ProductBatch, Threads, gemm_batched_for_isa, pair_isa,
+    Epilogue, Gemm, GemmOperands, Offsets, OutputBlock, ProductBatch, Threads, gemm_batched_for_isa, pair_isa, quad_isa,
 };
 use pellucid_ir::kernel::{Map, MatMul};
 use pellucid_ir::{DType, Error, Layout, Result, Shape, are_one_axis};
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
-use pellucid_simd::vector::BF16Pair;
+use pellucid_simd::vector::{BF16Pair, I8Quad};
 use pellucid_simd::{Element, Isa};
 use std::ops::Range;
 
@@ -43,7 +43,8 @@ pub(crate) fn run_matmul(
     weight: Option<&PackedWeight>,
 ) -> Result<()> {
     let (a, b, out) = (&inputs[0], &inputs[1], &outputs[0]);
-    let factors = PreparedFactors::new(a, b)?;
+    let dtype = kernel.product_dtype(a.dtype);
+    let factors = PreparedFactors::new(a, b, dtype)?;
     let arrays = factors.arrays();
     let sums = arrays[0].dtype;
     let Some(program) = &kernel.epilogue else {
@@ -59,10 +60,12 @@ pub(crate) fn run_matmul(
     };
     // The product is complete and rounded to its dtype before the epilogue reads it. If an output has the same dtype
     // and is not also an input of the epilogue, the product is stored in that output.
-    let dtype = kernel.product_dtype(a.dtype);
     let have_same_start = |i: &Operand<'_>, o: &Operand<'_>| addresses(i).start == addresses(o).start;
     let stored = outputs.iter().find(|o| o.dtype == dtype && !others.iter().any(|i| have_same_start(i, o)));
     if dtype == sums && outputs.iter().all(avoids_factors) {
+        if program.is_identity() {
+            return multiply(&factors, Ok(out), None, weight);
+        }
         // The epilogue reads each part of the product while it is in cache.
         let epilogue = MapEpilogue::new(&map, others, outputs)?;
         return multiply(&factors, stored.ok_or(out.shape()), Some(epilogue), weight);
@@ -103,6 +106,10 @@ fn multiply(
         (PreparedFactors::Pairs(_), _) => {
             let ((m, pairs, _), (_, n, _)) = (arrays[0].matrix(), arrays[1].matrix());
             multiply_as::<BF16Pair>(pair_isa(best, (m, n, 2 * pairs)), arrays, c, epilogue, None);
+        }
+        (PreparedFactors::Quads(_), _) => {
+            let ((m, quads, _), (_, n, _)) = (arrays[0].matrix(), arrays[1].matrix());
+            multiply_as::<I8Quad>(quad_isa(best, (m, n, 4 * quads)), arrays, c, epilogue, None);
         }
         (_, DType::F32) => multiply_as::<f32>(best, arrays, c, epilogue, weight),
         (_, DType::F64) => multiply_as::<f64>(best, arrays, c, epilogue, weight),
@@ -166,8 +173,8 @@ fn multiply_as<T: Element>(
     // also between two products of the batch. C and the outputs of the epilogue overlap no factor: `run_matmul` ensures
     // it if there is an epilogue, and otherwise the caller of the kernel passes no such output. The caller also holds
     // the borrow words of all storages, so no other thread uses the operands. *Panels*: a weight belongs to the single
-    // matrix of this version of B, is packed for `Isa::best()`, and is never written again. *Isa*: `best` and
-    // `pair_isa` return an instruction set of this processor.
+    // matrix of this version of B, is packed for `Isa::best()`, and is never written again. *Isa*: `best`,
+    // `pair_isa` and `quad_isa` return an instruction set of this processor.
     unsafe { gemm_batched_for_isa(isa, &gemm, &ProductBatch { axes: &axes }, &operands, Threads::Pool) }
 }
 

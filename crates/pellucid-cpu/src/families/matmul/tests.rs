@@ -118,6 +118,41 @@ fn run_fused_and_separate(
     testing::run_kernel(Kernel::Map(map), &inputs, separate).unwrap();
 }
 
+/// Products of small integers wrap to their dtype, or are read by an epilogue as the exact sums in `i32`.
+#[test]
+fn products_of_small_integers_are_exact() {
+    let sums = formula!(|sum| (sum, sum * 2)).uniform_program(DType::I32).unwrap().clone();
+    for (x, y, z) in [
+        (Shape::from([3, 40, 70]), Shape::from([70, 90]), Shape::from([3, 40, 90])),
+        ([2, 5, 7].into(), [2, 7, 33].into(), [2, 5, 33].into()),
+        ([1, 9].into(), [9, 20].into(), [1, 20].into()),
+        ([300, 1100].into(), [1100, 2].into(), [300, 2].into()),
+    ] {
+        for (dtype, shift) in [(DType::I8, 0.0), (DType::U8, 128.0), (DType::I16, 0.0)] {
+            let values = |s: &Shape, seed| numbers(s.size(), 127, seed).into_iter().map(|v| v + shift).collect();
+            let (a, b): (Vec<f64>, Vec<f64>) = (values(&x, 1), values(&y, 2));
+            let expected = naive((&x, &a), (&y, &b), &z);
+            for layout in TestLayout::ALL {
+                let cast = |shape: &Shape, values| testing::TestArray::cast(shape.clone(), layout, dtype, values);
+                let (a, b) = (cast(&x, &a), cast(&y, &b));
+                let [sum, double] = [(); 2].map(|()| testing::TestArray::new(z.clone(), DType::I32, layout));
+                let kernel = MatMul { epilogue: Some(sums.clone()), params: Default::default() };
+                testing::run_kernel(Kernel::MatMul(kernel), &[&a, &b], &[&sum, &double]).unwrap();
+                assert_eq!(sum.reals(), expected, "{x} {y} {layout:?} {dtype}");
+                assert!(double.reals().iter().zip(&expected).all(|(double, sum)| *double == 2.0 * sum));
+                let wrapped = testing::TestArray::new(z.clone(), dtype, layout);
+                testing::run_kernel(Kernel::MatMul(MatMul::default()), &[&a, &b], &[&wrapped]).unwrap();
+                let wrap = |v: &f64| match dtype {
+                    DType::I8 => f64::from(*v as i64 as i8),
+                    DType::U8 => f64::from(*v as i64 as u8),
+                    _ => f64::from(*v as i64 as i16),
+                };
+                assert_eq!(wrapped.reals(), expected.iter().map(wrap).collect::<Vec<f64>>(), "{x} {y} {dtype}");
+            }
+        }
+    }
+}
+
 #[test]
 fn an_epilogue_with_several_outputs_equals_a_separate_map() {
     // The shapes cover several blocks of columns, of k and of rows; a batch axis that is merged into the rows and one

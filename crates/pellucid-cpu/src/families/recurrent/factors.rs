@@ -1,7 +1,7 @@
 //! The factors of the products of a step: weights that are packed once, and rows that may be rounded to `bf16`.
 
-use crate::pairs::PairMatrices;
-use pellucid_gemm::{FactorRange, OwnedPanels, PackPairs, Strided, pair_isa, round_to_bf16};
+use crate::factor_groups::PairMatrices;
+use pellucid_gemm::{FactorRange, OwnedPanels, PackGroups, Strided, pair_isa, round_to_bf16};
 use pellucid_ir::Result;
 use pellucid_runtime::CpuBuffer;
 use pellucid_runtime::list::List;
@@ -145,7 +145,7 @@ impl<T: Float> StepWeights<T> {
             let from = Strided { data: first.cast::<f32>(), lane: a.lane, depth: a.depth };
             let half = depth.div_ceil(2);
             let to = pairs.rows.offset((range.start * half) as isize);
-            let work = PackPairs { from, lanes: range.len(), depth, to };
+            let work = PackGroups { from, lanes: range.len(), depth, to };
             // SAFETY: the pair packing contract. *Source*: `a` has the rows, whose elements are `f32` if factors are
             // rounded. *Target*: the memory has `half` pairs for each row, which only this call accesses. The processor
             // supports `isa` (contract of `new`).

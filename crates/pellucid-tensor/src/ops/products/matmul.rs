@@ -16,10 +16,11 @@ use crate::ops::reduce::reductions;
 use crate::ops::shape::diagonal::diagonal;
 use crate::tensor::Tensor;
 use pellucid_derive::tensor_method;
-use pellucid_ir::formula::Signature;
+use pellucid_ir::formula::{Program, Signature};
 use pellucid_ir::kernel::{Kernel, MatMul, Meta};
 use pellucid_ir::{DType, Error, Result, formula};
 use smallvec::SmallVec;
+use std::sync::Arc;
 
 /// Computes C = A·B over the last two axes, or A·B + b. The axes before the last two broadcast.
 ///
@@ -30,6 +31,8 @@ struct MatrixProduct {
     transposed: [bool; 2],
     /// Whether the result is stored in column-major order, as the view (Bᵀ·Aᵀ)ᵀ.
     is_column_major: bool,
+    /// Whether the result of small integers is the sum in `i32`.
+    is_in_i32: bool,
 }
 
 impl Operation for MatrixProduct {
@@ -46,9 +49,15 @@ impl Operation for MatrixProduct {
         }
         let out = match self.is_column_major {
             true => {
-                transposed_view(&multiply(device, [&transposed_view(inputs[1]), &transposed_view(inputs[0])], None)?)
+                transposed_view(&multiply(device, &[&transposed_view(inputs[1]), &transposed_view(inputs[0])], None)?)
             }
-            false => multiply(device, [inputs[0], inputs[1]], inputs.get(2).copied())?,
+            false => {
+                let epilogue = match inputs.get(2) {
+                    Some(bias) => Some(added_bias(bias.dtype())?),
+                    None => self.is_in_i32.then(stored_sums).transpose()?,
+                };
+                multiply(device, inputs, epilogue)?
+            }
         };
         Ok(smallvec![out])
     }
@@ -58,7 +67,7 @@ impl Operation for MatrixProduct {
         // The product of a number and a row or column is elementwise.
         let multiply = |a: &Tensor, b: &Tensor, g: &Tensor, is_column_major: bool| match g.shape()[g.rank() - 2..] {
             [1, 1] => arithmetic::mul(a, b),
-            _ => product(a, b, None, is_column_major),
+            _ => product(a, b, None, is_column_major, false),
         };
         let mut gradients: InputGradients = SmallVec::from_elem(None, saved.inputs());
         if needs.contains(0) {
@@ -80,23 +89,30 @@ impl Operation for MatrixProduct {
     }
 }
 
-/// Submits the kernel into a new array. With a bias, the epilogue of the kernel adds the bias block by block. In half
-/// precision the epilogue reads the product in `f32`, so the sum is rounded once.
-fn multiply(device: Device, [a, b]: [&Array; 2], bias: Option<&Array>) -> Result<Array> {
+/// Returns the epilogue that adds a bias block by block. In half precision it reads the product in `f32`, so the sum is
+/// rounded once.
+fn added_bias(dtype: DType) -> Result<Arc<Program>> {
     let added = formula!(|product, bias| product + bias);
-    let program = |bias: &Array| match bias.dtype() {
+    match dtype {
         half @ (DType::F16 | DType::BF16) => {
             added.program(&Signature::new([DType::F32, half], DType::F32).with_output_dtypes([half])).cloned()
         }
         dtype => added.uniform_program(dtype).cloned(),
-    };
-    let epilogue = bias.map(program).transpose()?;
+    }
+}
+
+/// Returns the epilogue that stores the sums of products of small integers in `i32`.
+fn stored_sums() -> Result<Arc<Program>> {
+    formula!(|sum| sum).uniform_program(DType::I32).cloned()
+}
+
+/// Submits the kernel into a new array. `inputs` are A, B and the further inputs of the epilogue.
+fn multiply(device: Device, inputs: &[&Array], epilogue: Option<Arc<Program>>) -> Result<Array> {
     let kernel = Kernel::MatMul(MatMul { epilogue, ..MatMul::default() });
-    let inputs: SmallVec<[&Array; 4]> = [a, b].into_iter().chain(bias).collect();
     let metas: SmallVec<[Meta; 4]> = inputs.iter().map(|array| array.meta()).collect();
     let out = kernel.infer(&metas)?.pop().expect("a matrix product must have one output");
     let out = Array::new(device, out.dtype, out.shape)?;
-    engine::submit(&kernel, &inputs, &[&out])?;
+    engine::submit(&kernel, inputs, &[&out])?;
     Ok(out)
 }
 
@@ -108,13 +124,14 @@ fn transposed_view(x: &Array) -> Array {
     x.view(x.layout().permute(&order))
 }
 
-fn product(a: &Tensor, b: &Tensor, bias: Option<&Tensor>, is_column_major: bool) -> Result<Tensor> {
+fn product(a: &Tensor, b: &Tensor, bias: Option<&Tensor>, is_column_major: bool, is_in_i32: bool) -> Result<Tensor> {
     let column_by_column = |x: &Tensor| {
         let layout = x.array().layout();
         !layout.is_contiguous() && layout.strides()[x.rank() - 2] == 1
     };
     let inputs: SmallVec<[&Tensor; 4]> = [a, b].into_iter().chain(bias).collect();
-    apply_one(MatrixProduct { transposed: [column_by_column(a), column_by_column(b)], is_column_major }, &inputs)
+    let transposed = [column_by_column(a), column_by_column(b)];
+    apply_one(MatrixProduct { transposed, is_column_major, is_in_i32 }, &inputs)
 }
 
 /// Merges the batch axes of A and g with their row axis, if B has rank 2 and all batch elements share it.
@@ -141,9 +158,39 @@ pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     matmul_with(a, b, None)
 }
 
+/// Computes the [matrix product](matmul) of integers with sums in `i32`, as layers with quantised weights need it.
+///
+/// The operands are `u8`, `i8`, `i16` or `i32`. The sums are exact modulo 2³². For factors x and y that represent
+/// s·(x − p) and t·(y − q), the product of matrices is s·t times
+///
+/// > Σ xᵢₖ·yₖⱼ − q·Σ xᵢₖ − p·Σ yₖⱼ + k·p·q,
+///
+/// where the first sum is this product, and the others are sums of rows and of columns.
+///
+/// On processors with AVX2, AVX512-VNNI or AMX-INT8, `i8` is several times faster than the other dtypes.
+///
+/// # Errors
+/// [`Error::DTypeMismatch`] for other dtypes, and the shape errors of [`matmul`].
+#[doc(alias("MatMulInteger", "_int_mm"))]
+#[tensor_method]
+pub fn matmul_integer(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    let dtype = a.dtype().promote(b.dtype());
+    if !dtype.is_int() || dtype == DType::I64 {
+        let help = "both operands must be integers of at most 32 bits; matmul() multiplies other dtypes";
+        return Err(Error::dtypes("matmul_integer", [a.dtype(), b.dtype()], help));
+    }
+    matmul_in(true, a, b, None)
+}
+
 /// Computes A·B + b. A bias that is a vector over the columns is added in the kernel's epilogue.
 fn matmul_with(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-    let mismatch = |help: &str| Error::shapes("matmul", [a.shape(), b.shape()], help);
+    matmul_in(false, a, b, bias)
+}
+
+/// Computes A·B + b. If `is_in_i32`, the operands are small integers and the result is `i32`.
+fn matmul_in(is_in_i32: bool, a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    let op = if is_in_i32 { "matmul_integer" } else { "matmul" };
+    let mismatch = |help: &str| Error::shapes(op, [a.shape(), b.shape()], help);
     if a.rank() == 0 || b.rank() == 0 {
         return Err(mismatch("0-d tensors have no matrix product; multiply with *"));
     }
@@ -181,11 +228,11 @@ fn matmul_with(a: &Tensor, b: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> 
     let joined = (x.rank() > 2 && y.rank() == 2).then(|| x.shape()[..x.rank() - 1].iter().product::<usize>());
     let product = match joined {
         Some(rows) => {
-            let flat = product(&reshape_to(&x, &[rows, inner.0].into())?, &y, inside, false)?;
+            let flat = product(&reshape_to(&x, &[rows, inner.0].into())?, &y, inside, false, is_in_i32)?;
             let shape = x.shape().with_axis(x.rank() - 1, y.shape()[1]);
             reshape_to(&flat, &shape)?
         }
-        None => product(&x, &y, inside, false)?,
+        None => product(&x, &y, inside, false, is_in_i32)?,
     };
     let product = if a.rank() == 1 { view::squeeze(&product, -2)? } else { product };
     let product = if b.rank() == 1 { view::squeeze(&product, -1)? } else { product };

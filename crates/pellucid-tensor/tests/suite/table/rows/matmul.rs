@@ -68,6 +68,46 @@ pub(super) fn rows() -> Vec<Row> {
         .check("batch axes that do not broadcast must be an error", || {
             mismatch(ops::matmul(&zeros([2, 2, 3]), &zeros([3, 3, 2])))
         });
+    let matmul_integer = Row::new("matmul_integer")
+        .untracked()
+        .check("the sums must be exact for every dtype, shape and layout", || {
+            let dtypes = [(DType::I8, -128, 256), (DType::U8, 0, 256), (DType::I16, -32768, 65536)];
+            for (i, (a, b)) in shapes.iter().enumerate() {
+                let (dtype, least, count) = dtypes[i % 3];
+                let integers = |shape: &[usize], seed: i64| {
+                    let len = shape.iter().product::<usize>() as i64;
+                    let values: Vec<i64> = (0..len).map(|i| least + (i * 7919 + seed).rem_euclid(count)).collect();
+                    ops::to_dtype(&ops::reshape(&Tensor::from(values), shape)?, dtype)
+                };
+                let (x, y) = (integers(a, 3)?, integers(b, 5)?);
+                // B is stored column by column.
+                let turned = |x: &Tensor| if x.rank() < 2 { Ok(x.clone()) } else { ops::transpose(x, -1, -2) };
+                let y = turned(&ops::contiguous(&turned(&y)?)?)?;
+                let wide = ops::matmul(&ops::to_dtype(&x, DType::I64)?, &ops::to_dtype(&y, DType::I64)?)?;
+                let z = ops::matmul_integer(&x, &y)?;
+                if z.dtype() != DType::I32 || z.to_vec::<i32>() != ops::to_dtype(&wide, DType::I32)?.to_vec::<i32>() {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+        .check("u8 times i8 and i32 times i8 must be exact", || {
+            let (x, y) = (Tensor::from([[255u8, 1], [0, 200]]), Tensor::from([[-128i8, 127], [1, -1]]));
+            let wide = Tensor::from([[70000i32, 1]]);
+            Ok(ops::matmul_integer(&x, &y)?.to_vec::<i32>() == [-32639, 32384, 200, -200]
+                && ops::matmul_integer(&wide, &y)?.to_vec::<i32>() == [-8959999, 8889999])
+        })
+        .check("other dtypes must be errors", || {
+            let rejected = |dtype| {
+                let x = Tensor::zeros([2, 2], dtype);
+                matches!(ops::matmul_integer(&x, &x), Err(Error::DTypeMismatch { op: "matmul_integer", .. }))
+            };
+            Ok([DType::F32, DType::I64, DType::Bool].into_iter().all(rejected))
+        })
+        .check("unequal inner lengths must be an error", || {
+            let x = Tensor::zeros([2, 3], DType::I8);
+            Ok(matches!(ops::matmul_integer(&x, &x), Err(Error::ShapeMismatch { op: "matmul_integer", .. })))
+        });
     let dot = Row::new("dot")
         .case("vectors", [real([5]), real([5])], |x| ops::dot(&x[0], &x[1]), |x| product(&x[0], &x[1]))
         .case("nothing", [real([0]), real([0])], |x| ops::dot(&x[0], &x[1]), |x| product(&x[0], &x[1]))
@@ -205,6 +245,7 @@ pub(super) fn rows() -> Vec<Row> {
     let more = [rule(trace, Rule::Counts), rule(cross, Rule::Numbers)];
     let mut rows = vec![
         rule(matmul, Rule::NoTruth),
+        matmul_integer,
         rule(dot, Rule::NoTruth),
         rule(outer, Rule::Any),
         rule(linear, Rule::NoTruth),
