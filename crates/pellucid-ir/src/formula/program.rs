@@ -173,7 +173,8 @@ impl Program {
     pub fn is_identity(&self) -> bool {
         match (&self.inputs[..], &self.outputs[..]) {
             ([input], [output]) => {
-                output.value == InstructionOperand::Input(0) && (input.storage, input.per_row) == (output.storage, false)
+                output.value == InstructionOperand::Input(0)
+                    && (input.storage, input.per_row) == (output.storage, false)
             }
             _ => false,
         }

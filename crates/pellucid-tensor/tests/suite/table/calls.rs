@@ -123,6 +123,9 @@ fn all() -> Vec<Row> {
         untracked("intersect1d", [real([6]), class([3], 2)], |x| one(ops::intersect1d(&x[0], &x[1]))),
         untracked("setdiff1d", [real([6]), class([3], 2)], |x| one(ops::setdiff1d(&x[0], &x[1]))),
         untracked("setxor1d", [real([6]), class([3], 2)], |x| one(ops::setxor1d(&x[0], &x[1]))),
+        untracked("matmul_integer", [class([3, 34], 100), class([34, 20], 100)], |x| {
+            one(ops::matmul_integer(&ops::to_dtype(&x[0], DType::I8)?, &ops::to_dtype(&x[1], DType::I8)?))
+        }),
         untracked("gcd", [class([2, 3], 9), class([3], 7)], |x| one(ops::gcd(&x[0], &x[1]))),
         untracked("lcm", [class([2, 3], 9), class([3], 7)], |x| one(ops::lcm(&x[0], &x[1]))),
         untracked("nextafter", [real([2, 3]), real([3])], |x| one(ops::nextafter(&x[0], &x[1]))),

@@ -70,7 +70,7 @@ pub(super) fn rows() -> Vec<Row> {
         });
     let matmul_integer = Row::new("matmul_integer")
         .untracked()
-        .check("the sums must be exact for every dtype, shape and layout", || {
+        .check("the sums must be exact for every dtype, shape and layout", move || {
             let dtypes = [(DType::I8, -128, 256), (DType::U8, 0, 256), (DType::I16, -32768, 65536)];
             for (i, (a, b)) in shapes.iter().enumerate() {
                 let (dtype, least, count) = dtypes[i % 3];
