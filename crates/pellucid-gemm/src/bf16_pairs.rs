@@ -3,7 +3,8 @@
 //! A product of [`BF16Pair`] matrices has half the depth and two multiply-adds per step. With AVX512-BF16, it is
 //! bit-identical to the product of the factors as `f32`, because the products of a pair are added one after the other
 //! in the order of k, and blocks of k have even sizes. Subnormal numbers are the exception: the instruction flushes
-//! them to zero. Therefore pairs are used only if [`FactorRange::excludes_subnormals`] returns true.
+//! them to zero. Therefore pairs are used only if
+//! [`excludes_subnormals`](super::FactorRange::excludes_subnormals) returns true.
 
 use super::factor_groups::FactorElement;
 use pellucid_simd::math::half::BF16;
@@ -74,39 +75,11 @@ per_isa! {
     }
 }
 
-/// The smallest nonzero magnitude among the factors of an operand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FactorRange {
-    /// The bit pattern of the magnitude, minus 1. If all factors are zero, it is larger than for any other factors.
-    pub(crate) least: u32,
-}
-
-impl FactorRange {
-    /// The value for an operand without factors.
-    pub const EMPTY: FactorRange = FactorRange { least: u32::MAX };
-
-    /// Returns the range of an operand that consists of two parts with the ranges `self` and `other`.
-    pub fn join(self, other: FactorRange) -> FactorRange {
-        FactorRange { least: self.least.min(other.least) }
-    }
-
-    /// Returns true if no factor of either operand, and no partial sum of products of their factors, can be subnormal.
-    ///
-    /// A `bf16` with the biased exponent e is a multiple of 2^(e − 134). All products and sums are therefore multiples
-    /// of 2^(e + e' − 268), where e and e' are the smallest exponents of the operands. If this power is at least 2⁻¹²⁶,
-    /// every nonzero sum is normal.
-    pub fn excludes_subnormals(self, other: FactorRange) -> bool {
-        // Infinities and NaN have the exponent 255. Without nonzero factors, the exponent is larger.
-        let [a, b] = [self, other].map(|range| (range.least.saturating_add(1) >> 7).min(256));
-        a >= 1 && b >= 1 && a + b >= 142
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
     use crate::tests::{SHAPES, reference_product};
-    use crate::{Gemm, GemmOperands, PackGroups, ProductBatch, Strided, Threads, gemm_batched_for_isa};
+    use crate::{FactorRange, Gemm, GemmOperands, PackGroups, ProductBatch, Strided, Threads, gemm_batched_for_isa};
     use pellucid_runtime::testing::{Choices, Guarded};
     use std::ops::Range;
 

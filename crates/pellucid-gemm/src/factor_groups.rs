@@ -1,7 +1,6 @@
 //! Converts matrices to groups of factors with consecutive k indices, which one instruction multiplies: pairs of `bf16`
 //! and quads of `i8`.
 
-use super::bf16_pairs::FactorRange;
 use super::strided::Strided;
 use pellucid_simd::{Element, Isa, per_isa};
 use std::mem::MaybeUninit;
@@ -169,5 +168,33 @@ per_isa! {
     fn pack_rows [E: FactorElement] [E] (work: &PackGroups<E>, rows: Range<usize>) -> FactorRange {
         // SAFETY: the caller guarantees the contract of `convert_rows`.
         unsafe { work.convert_rows(rows) }
+    }
+}
+
+/// The smallest nonzero magnitude among the factors of an operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FactorRange {
+    /// The bit pattern of the magnitude, minus 1. If all factors are zero, it is larger than for any other factors.
+    pub(super) least: u32,
+}
+
+impl FactorRange {
+    /// The value for an operand without factors.
+    pub const EMPTY: FactorRange = FactorRange { least: u32::MAX };
+
+    /// Returns the range of an operand that consists of two parts with the ranges `self` and `other`.
+    pub fn join(self, other: FactorRange) -> FactorRange {
+        FactorRange { least: self.least.min(other.least) }
+    }
+
+    /// Returns true if no factor of either operand, and no partial sum of products of their factors, can be subnormal.
+    ///
+    /// A `bf16` with the biased exponent e is a multiple of 2^(e − 134). All products and sums are therefore multiples
+    /// of 2^(e + e' − 268), where e and e' are the smallest exponents of the operands. If this power is at least 2⁻¹²⁶,
+    /// every nonzero sum is normal.
+    pub fn excludes_subnormals(self, other: FactorRange) -> bool {
+        // Infinities and NaN have the exponent 255. Without nonzero factors, the exponent is larger.
+        let [a, b] = [self, other].map(|range| (range.least.saturating_add(1) >> 7).min(256));
+        a >= 1 && b >= 1 && a + b >= 142
     }
 }

@@ -70,8 +70,8 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
-pub use bf16_pairs::{FactorRange, pair_isa, round_to_bf16};
-pub use factor_groups::{FactorElement, PackGroups};
+pub use bf16_pairs::{pair_isa, round_to_bf16};
+pub use factor_groups::{FactorElement, FactorRange, PackGroups};
 pub use gemv::VIRTUAL_LANES;
 pub use i8_quads::quad_isa;
 pub use im2col::ImplicitIm2col;

@@ -4,8 +4,8 @@ use super::{BF16Pair, F32x8, F32x16, I8Quad, Vector};
 use std::arch::x86_64::*;
 use std::mem::transmute;
 
-/// Implements [`Vector`] for a vector of 32-bit elements in the register of a vector of `f32`. The methods that only
-/// move elements are those of that vector; the others are expressions of the registers.
+/// Implements [`Vector`] for a vector of 32-bit elements in the register of a vector of `f32`. That vector has the
+/// methods that only move elements; the others are expressions of the registers.
 macro_rules! impl_packed_vector {
     (
         $name:ident($base:ident), $scalar:ty;

@@ -1,11 +1,10 @@
 //! The factors of a product in the form in which they are multiplied.
 //!
-//! `i8` is converted to quads if the processor multiplies them, and small integers to `i32` otherwise. Half precision is
-//! converted to `f32`, or to pairs of `bf16` if the processor multiplies them and no product of two factors can be
-//! subnormal. A `bf16` product has the same bits whether
-//! it is computed from `f32` or from pairs, except for products that [use AMX](pellucid_gemm::pair_isa), whose order of
-//! summation differs: there, a single tiny factor, which prevents the use of pairs, changes the last bits of the entire
-//! product.
+//! `i8` is converted to quads if the processor multiplies them, and small integers to `i32` otherwise. Half precision
+//! is converted to `f32`, or to pairs of `bf16` if the processor multiplies them and no product of two factors can be
+//! subnormal. A `bf16` product has the same bits whether it is computed from `f32` or from pairs, except for products
+//! that [use AMX](pellucid_gemm::pair_isa), whose order of summation differs: there, a single tiny factor, which
+//! prevents the use of pairs, changes the last bits of the entire product.
 
 use crate::factor_groups::GroupMatrices;
 use crate::operand::Operand;

@@ -1,8 +1,8 @@
 //! `MatMul`: batched matrix products with an optional epilogue.
 //!
-//! [`pellucid_gemm`] multiplies matrices of `f32`, `f64`, `i32`, `i64`, pairs of `bf16` and quads of `i8`. Other factors are converted
-//! ([`PreparedFactors`]); the product is rounded or wrapped once, at the end. An epilogue that reads the `f32` product
-//! of half-precision factors runs before this rounding.
+//! [`pellucid_gemm`] multiplies matrices of `f32`, `f64`, `i32`, `i64`, pairs of `bf16` and quads of `i8`. Other
+//! factors are converted ([`PreparedFactors`]); the product is rounded or wrapped once, at the end. An epilogue that
+//! reads the sums of small factors runs before this rounding.
 
 mod factors;
 mod weights;
