@@ -218,7 +218,7 @@ fn a_batch_that_is_pinned_to_another_device_is_rejected() {
     // The state before and after the first step.
     for held in 0..2 {
         for error in [trainer.step(&other(&x), &y).unwrap_err(), trainer.step(&x, &other(&y)).unwrap_err()] {
-            assert!(matches!(error, Error::DeviceMismatch { op: "set_batch", .. }), "{error}");
+            assert!(matches!(error, Error::DeviceMismatch { op: "step", .. }), "{error}");
         }
         assert_eq!(trainer.cache_stats().len, held);
         trainer.step(&x, &y).unwrap();
