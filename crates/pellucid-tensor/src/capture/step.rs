@@ -145,7 +145,7 @@ impl CompiledStep {
         Arc::strong_count(&self.storages[slot]) > self.storages[slot].kept() as usize
     }
 
-    /// Numbers the storages in the order of their first use, checks the kernels, runs the passes, and prepares the plan.
+    /// Numbers the storages in the order of their first use, checks the kernels, runs the passes, and prepares a plan.
     fn compile(
         key: StepKey,
         recording: &Recording,
