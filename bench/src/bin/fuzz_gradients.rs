@@ -175,7 +175,7 @@ fn line(options: &Options, number: u64, counts: &mut BTreeMap<String, usize>) ->
     let grown = catch_unwind(AssertUnwindSafe(|| Case::new(options.seed, number, options.depth)));
     let Ok(case) = grown else {
         let key = format!("panic {}", without_numbers(&LAST_PANIC.take()));
-        return json!({ "number": number, "key": key, "text": "while the expression was made" });
+        return json!({ "number": number, "key": key, "text": "while the expression was generated" });
     };
     let outcome = check_derivatives(&case.expression, &case.leaves, options, number);
     let total = start.elapsed().as_secs_f64();
@@ -200,7 +200,7 @@ fn line(options: &Options, number: u64, counts: &mut BTreeMap<String, usize>) ->
             *times += 1;
             if *times <= EXAMPLES {
                 let small = shrink(&case, &key, options, number);
-                line["text"] = format!("{}  -- made smaller: {small}", case.expression).into();
+                line["text"] = format!("{}  -- minimized: {small}", case.expression).into();
             }
             (line["key"], line["detail"]) = (key.into(), detail.into());
         }
@@ -303,7 +303,7 @@ impl FuzzSummary {
             println!("no derivative of some order, {count} times: {op}");
         }
         for (error, count) in &self.rejected {
-            println!("rejected while expressions were made, {count} times: {error}");
+            println!("rejected while expressions were generated, {count} times: {error}");
         }
         let failures: u64 = self.failures.values().map(|(count, _)| count).sum();
         println!(

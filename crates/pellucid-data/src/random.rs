@@ -72,6 +72,7 @@ impl SplitMix64 {
     ///
     /// # Panics
     /// Panics if `n` is 0.
+    #[track_caller]
     pub fn below(&mut self, n: usize) -> usize {
         assert!(n > 0, "below: the range 0..n must not be empty, got n = 0");
         // The high half of a 64×64-bit product.

@@ -8,7 +8,7 @@ mod help;
 mod state_dict;
 
 use crate::lock;
-use help::{axis_help, domain_help, index_help, list, memory_message, origin, quoted};
+use help::{axis_help, domain_help, dtypes_are, index_help, list, memory_message, origin, quoted};
 
 use crate::dtype::DType;
 use crate::shape::Shape;
@@ -34,7 +34,7 @@ pub enum Error {
         help: String,
     },
     /// The operation is not defined for these dtypes.
-    #[error("{op}: dtypes {} are not supported: {help}", list(dtypes))]
+    #[error("{op}: {} not supported: {help}", dtypes_are(dtypes))]
     DTypeMismatch {
         /// The operation.
         op: &'static str,
@@ -242,7 +242,7 @@ pub enum Error {
     /// A captured step was launched with a different number of inputs than it was captured with, or with an input on a
     /// different device.
     #[error(
-        "launch: input {index} is {got}, but the step was captured for {expected}; pass inputs like those passed to capture()"
+        "launch: input {index} is {got}; the step was captured for {expected}; pass inputs like those passed to capture()"
     )]
     InputMismatch {
         /// The index of the input.
@@ -425,8 +425,10 @@ impl Error {
     /// receives `given` inputs.
     #[cold]
     pub fn wrong_number_of_inputs(given: usize, expected: usize) -> Error {
-        let got = if given < expected { "missing" } else { "one input too many" };
-        Error::InputMismatch { index: given.min(expected), got: got.into(), expected: format!("{expected} inputs") }
+        let got = if given < expected { "missing" } else { "one too many" };
+        let plural = if expected == 1 { "" } else { "s" };
+        let expected_inputs = format!("{expected} input{plural}");
+        Error::InputMismatch { index: given.min(expected), got: got.into(), expected: expected_inputs }
     }
 
     /// Returns the underlying error, without the context in which it occurred: the layer of a model, the part of a

@@ -271,6 +271,7 @@ impl Layout {
     ///
     /// # Panics
     /// Panics if the number of strides differs from the rank, or an element has a negative position.
+    #[track_caller]
     pub fn strided(shape: Shape, strides: Strides, offset: usize) -> Layout {
         assert_eq!(shape.rank(), strides.len(), "a layout must have one stride for each axis");
         let strides = (!is_contiguous(&shape, &strides)).then(|| Box::new(strides));
@@ -484,6 +485,7 @@ impl Layout {
     ///
     /// # Panics
     /// Panics if `step` is 0, or `size` is larger than the axis.
+    #[track_caller]
     pub fn windows(&self, axis: usize, size: usize, step: usize) -> Layout {
         let count = (self.shape[axis] - size) / step + 1;
         let mut strides = self.strides();

@@ -30,8 +30,8 @@ type LayerFactory<L> = Arc<dyn Fn(&Shape) -> Result<L> + Send + Sync>;
 /// # Ok::<(), pellucid::Error>(())
 /// ```
 ///
-/// Clones share parameters only if they are made after the build: a clone that is made before it is built separately,
-/// with parameters of its own. Call [`build`](Layer::build) before tying layers by clones. A built layer stays built,
+/// Clones share parameters only if they are created after the build: an earlier clone is built separately, with
+/// parameters of its own. Call [`build`](Layer::build) before tying layers by clones. A built layer stays built,
 /// even if a later layer rejects the same call.
 #[derive(Clone)]
 pub struct Lazy<L> {

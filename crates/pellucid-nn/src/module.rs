@@ -275,7 +275,7 @@ pub trait Module: Visit {
     /// Returns an independent copy: parameters and buffers with the same values, which training of the original does
     /// not change, and training modes and path choices of its own.
     ///
-    /// The copy is made by `clone()`, in which every parameter and buffer is copied. Values that are shared within the
+    /// `clone()` creates the copy, and copies every parameter and buffer. Values that are shared within the
     /// model are shared within the copy. Frozen parameters stay frozen. Gradients and hooks are not copied. A plain
     /// [`Tensor`] in a field that the module skips is shared.
     ///

@@ -189,13 +189,14 @@ impl Array {
         let [first, rest @ ..] = arrays else { return Ok(Device::cpu()) };
         match rest.iter().all(|array| array.device == first.device) {
             true => Ok(first.device),
-            false => Err(Array::device_mismatch(op, arrays)),
+            false => Err(Array::device_mismatch(op, arrays.iter())),
         }
     }
 
+    /// Returns the error for operands that are on different devices.
     #[cold]
-    fn device_mismatch(op: &'static str, arrays: &[&Array]) -> Error {
-        let names = arrays.iter().map(|array| array.device.name().to_string()).collect();
+    pub(crate) fn device_mismatch<'a>(op: &'static str, arrays: impl Iterator<Item = &'a &'a Array>) -> Error {
+        let names = arrays.map(|array| array.device.name().to_string()).collect();
         Error::DeviceMismatch { op, devices: names }
     }
 

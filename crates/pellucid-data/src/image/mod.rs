@@ -124,6 +124,7 @@ impl Image {
     ///
     /// # Panics
     /// Panics if the row or the column is out of bounds.
+    #[track_caller]
     pub fn pixel(&self, row: usize, column: usize) -> &[u8] {
         assert!(column < self.width, "the column must be below the width {}, got {column}", self.width);
         let start = (row * self.width + column) * self.channels;

@@ -151,16 +151,21 @@ impl<'a> CheckedPlan<'a> {
     ///
     /// # Errors
     /// The errors of [`Kernel::check`]; [`Error::InvalidArgument`] for an output that is a broadcast view, or that
-    /// overlaps another operand.
+    /// overlaps another operand. They name the operation of the launch, if it is known.
     pub fn new(plan: &'a Plan) -> Result<CheckedPlan<'a>> {
-        for launch in &plan.launches {
-            launch.kernel.check(&launch.inputs, &launch.outputs)?;
-            launch.outputs.iter().try_for_each(|output| check_writable(&launch.kernel, &output.layout))?;
-            if !launch.is_sound() {
-                return Err(overlapping_output(&launch.kernel));
-            }
-        }
+        let check = |launch: &'a Launch| check_launch(launch).map_err(|error| launch.named(error));
+        plan.launches.iter().try_for_each(check)?;
         Ok(CheckedPlan(plan))
+    }
+}
+
+/// Returns an error unless the kernel of a launch accepts its operands and may write its outputs.
+fn check_launch(launch: &Launch) -> Result<()> {
+    launch.kernel.check(&launch.inputs, &launch.outputs)?;
+    launch.outputs.iter().try_for_each(|output| check_writable(&launch.kernel, &output.layout))?;
+    match launch.is_sound() {
+        true => Ok(()),
+        false => Err(overlapping_output(&launch.kernel)),
     }
 }
 

@@ -1,9 +1,16 @@
 //! The parts of messages that name what an operation accepts, and how to correct a call.
 
+use crate::dtype::DType;
 use crate::shape::Shape;
 
 pub(super) fn list<T: ToString>(items: &[T]) -> String {
     items.iter().map(T::to_string).collect::<Vec<_>>().join(" and ")
+}
+
+/// Returns the subject and the verb of a sentence about dtypes: "dtype f32 is", "dtypes f32 and f64 are".
+pub(super) fn dtypes_are(dtypes: &[DType]) -> String {
+    let (plural, verb) = if dtypes.len() == 1 { ("", "is") } else { ("s", "are") };
+    format!("dtype{plural} {} {verb}", list(dtypes))
 }
 
 /// Formats names in backquotes, separated by commas.

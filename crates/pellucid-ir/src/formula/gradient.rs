@@ -53,6 +53,7 @@ impl GradientRequest {
     /// Panics for an input beyond the 16th or an output beyond the 15th.
     #[inline]
     #[must_use]
+    #[track_caller]
     pub fn with(self, input: usize, output: usize) -> GradientRequest {
         let fits = input < GradientRequest::MAX_INPUTS && output < GradientRequest::MAX_OUTPUTS;
         assert!(fits, "a gradient request must be for one of the first 16 inputs, in one of the first 15 outputs");

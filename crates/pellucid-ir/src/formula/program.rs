@@ -180,6 +180,16 @@ impl Program {
         }
     }
 
+    /// Returns the number of run-time parameters that the program needs: one more than the largest index.
+    #[inline]
+    pub fn params(&self) -> usize {
+        let needed = |uniform: &Uniform| match uniform.source {
+            UniformSource::Param(index) => usize::from(index) + 1,
+            UniformSource::Literal(_) | UniformSource::RowLength => 0,
+        };
+        self.uniforms.iter().map(needed).max().unwrap_or(0)
+    }
+
     /// Returns the size in bytes of `size` elements of the first output.
     ///
     /// # Errors

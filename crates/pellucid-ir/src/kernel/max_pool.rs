@@ -120,7 +120,9 @@ impl Family for Pool {
     fn flops(&self, inputs: &[Meta], outputs: &[Meta]) -> u64 {
         match self.part {
             PoolPart::Maximum => match &self.windows {
-                PoolWindows::Sliding(window) => outputs.first().map_or(0, Meta::elements) * window.taps() as u64,
+                PoolWindows::Sliding(window) => {
+                    outputs.first().map_or(0, Meta::elements).saturating_mul(window.taps() as u64)
+                }
                 PoolWindows::Adaptive => inputs.first().map_or(0, Meta::elements),
             },
             PoolPart::Gradient => inputs.first().map_or(0, Meta::elements),

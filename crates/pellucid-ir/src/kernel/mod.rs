@@ -169,6 +169,21 @@ impl Kernel {
         }
     }
 
+    /// Returns the kernel's programs, each with its run-time parameters.
+    #[inline]
+    fn programs(&self) -> [Option<(&Program, &[Scalar])>; 2] {
+        match self {
+            Kernel::Map(map) => [Some((&map.program, &map.params)), None],
+            Kernel::Row(row) => [Some((&row.program, &row.params)), None],
+            Kernel::MatMul(matmul) => [matmul.epilogue.as_deref().map(|epilogue| (epilogue, &matmul.params[..])), None],
+            Kernel::Reduce(reduce) => {
+                let finish = reduce.finish.as_deref().map(|finish| (finish, &reduce.finish_params[..]));
+                [Some((&reduce.program, &reduce.params)), finish]
+            }
+            _ => [None, None],
+        }
+    }
+
     /// Returns true if two kernels are equal except for the values of their run-time parameters.
     pub fn structure_eq(&self, other: &Kernel) -> bool {
         match (self, other) {
@@ -225,13 +240,29 @@ impl Kernel {
     /// Checks shapes, dtypes and layouts of the operands: see [`Family::check`].
     ///
     /// # Errors
-    /// If there are too few operands, or the kernel cannot run on them.
+    /// If there are too few operands or run-time parameters, or the kernel cannot run on the operands.
     #[inline]
     pub fn check<O: KernelOperand>(&self, inputs: &[O], outputs: &[O]) -> Result<()> {
         let info = self.info();
         self.check_count(info.inputs, inputs.len(), "inputs")?;
         self.check_count(info.outputs, outputs.len(), "outputs")?;
+        self.check_programs()?;
         with_family!(self, family => family.check(inputs, outputs))
+    }
+
+    /// Returns an error if a program has fewer run-time parameters than it reads, or if a program other than that of a
+    /// [`Row`] needs rows.
+    #[inline]
+    fn check_programs(&self) -> Result<()> {
+        for (program, params) in self.programs().into_iter().flatten() {
+            if program.params() > params.len() {
+                return Err(self.too_few(program.params(), params.len(), "run-time parameters"));
+            }
+            if program.is_row() && !matches!(self, Kernel::Row(_)) {
+                return Err(Error::invalid(self.name(), "the program computes rows; submit it as a row kernel"));
+            }
+        }
+        Ok(())
     }
 
     /// Returns an error if the kernel has fewer than `needed` operands of a kind.

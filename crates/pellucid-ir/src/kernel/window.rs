@@ -19,9 +19,9 @@ pub struct Window {
 }
 
 impl Window {
-    /// Returns the number of taps over all axes.
+    /// Returns the number of taps over all axes, at most `usize::MAX`.
     pub fn taps(&self) -> usize {
-        self.size.iter().product()
+        self.size.iter().fold(1, |taps, &size| taps.saturating_mul(size))
     }
 
     /// Returns the distance from the first tap to the last along an axis.

@@ -83,6 +83,7 @@ impl Plan {
     /// Panics in debug builds, if the plan or the result of a pass is invalid, for example because a launch reads
     /// memory that no earlier launch has written. The message names the pass, the launch and the slot.
     #[must_use]
+    #[track_caller]
     pub fn after(mut self, passes: Passes) -> Plan {
         self.report.recorded = self.launches.len();
         let verifies = cfg!(debug_assertions);

@@ -60,7 +60,8 @@ fn program(f: &Formula) -> Arc<Program> {
 }
 
 fn map(f: &Formula) -> Kernel {
-    Kernel::Map(Map { program: program(f), params: Params::new() })
+    let program = program(f);
+    Kernel::Map(Map { params: Params::repeated(1.0.into(), program.params()), program })
 }
 
 fn sum(axis: usize) -> Kernel {
@@ -502,8 +503,7 @@ fn fuse_reads_an_operand_before_a_launch_in_between_overwrites_it() {
 #[test]
 fn fuse_recomputes_a_fill_for_each_reader() {
     let mut w = PlanBuilder::default();
-    let x = w.slot(SlotRole::Input, [4]);
-    let ones = w.slot(SlotRole::Scratch, [4]);
+    let (x, ones) = (w.slot(SlotRole::Input, [4]), w.slot(SlotRole::Scratch, [4]));
     w.launch(map(&Formula::new("fill", &[], 1, |_, p| vec![p[0]])), &[], &[&ones]);
     let (y, z) = (w.map(add(), &[&x, &ones]), w.map(formula!(|x, y| x * y), &[&x, &ones]));
     w.plan.outputs = vec![y, z];

@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// let _off = no_grad();
 /// let attention = MultiheadAttention::new(8, 2);
 /// let x = Tensor::randn([1, 5, 8], DType::F32);
-/// let whole = attention.forward_qkv(&x, &x, &x, AttentionMasks::causal());
+/// let uncached = attention.forward_qkv(&x, &x, &x, AttentionMasks::causal());
 /// let cache = attention.cache(1, 16);
 /// attention.forward_cached(&x.narrow(1, 0, 4), &cache);
 /// let last = attention.forward_cached(&x.narrow(1, 4, 1), &cache);
-/// assert!((last - whole.narrow(1, 4, 1)).abs().max(..).item::<f32>() < 1e-6);
+/// assert!((last - uncached.narrow(1, 4, 1)).abs().max(..).item::<f32>() < 1e-6);
 /// ```
 ///
 /// A clone is an independent copy. Beam search calls [`reorder`](KvCache::reorder) to keep the selected sequences.

@@ -22,6 +22,18 @@ impl GradientBuffer {
         self.tensor.as_ref().filter(|t| same(t) && t.shape() == parameter.shape())
     }
 
+    /// Returns a buffer with the shape, dtype and device of the parameter, which was moved or converted, or is trained
+    /// for the first time. It holds the gradient of this buffer, unless the gradient of the parameter was removed.
+    fn for_parameter(&self, parameter: &Parameter, is_removed: bool) -> Result<GradientBuffer> {
+        let (shape, dtype, device) = (parameter.shape(), parameter.dtype(), parameter.device());
+        let filled = self.tensor.as_ref().filter(|t| self.is_filled && !is_removed && t.shape() == shape);
+        let tensor = match filled {
+            Some(gradient) => ops::to_dtype(gradient, dtype)?,
+            None => ops::zeros(shape, dtype)?,
+        };
+        Ok(GradientBuffer { tensor: Some(tensor.try_to(device)?), is_filled: filled.is_some() })
+    }
+
     fn zero(&self) -> Result<()> {
         self.tensor.as_ref().map_or(Ok(()), zero)
     }
@@ -33,7 +45,8 @@ pub(super) struct GradientBuffers(Vec<GradientBuffer>);
 
 impl GradientBuffers {
     /// Sets the buffers as the gradients of the parameters that require a gradient. A buffer whose gradient was removed
-    /// since the last launch, for example by `zero_grad`, is set to zero if the step `accumulates`.
+    /// since the last launch, for example by `zero_grad`, is set to zero if the step `accumulates`. A buffer of a
+    /// parameter that was moved or converted is replaced by one with the same gradient.
     pub(super) fn bind(&mut self, parameters: &[Parameter], accumulates: bool) -> Result<ReplacedGradients> {
         self.0.resize_with(parameters.len(), GradientBuffer::default);
         let mut replaced = ReplacedGradients::default();
@@ -48,10 +61,7 @@ impl GradientBuffers {
                     zero(tensor)?;
                     buffer.is_filled = false;
                 }
-                (None, _) => {
-                    let zeros = ops::zeros(parameter.shape(), parameter.dtype())?.try_to(parameter.device())?;
-                    *buffer = GradientBuffer { tensor: Some(zeros), is_filled: false };
-                }
+                (None, _) => *buffer = buffer.for_parameter(parameter, is_removed)?,
             }
             replaced.replace(parameter, buffer.tensor.clone());
         }

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex};
 /// The computation of a step: the loss, followed by other results.
 pub(super) type StepComputation<'f> = Arc<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync + 'f>;
 
-/// The name in errors of the operation that records a step.
-const RECORD_STEP: &str = "record_step";
+/// The name of a training step in errors.
+pub(super) const STEP: &str = "step";
 
 /// A training step of a computation and an optimizer, for inputs on its device. It has no type parameters, so it is
 /// compiled once, in this crate.
@@ -208,7 +208,7 @@ impl<'f> StepCore<'f> {
     }
 
     fn create_launchers(&mut self) -> Result<()> {
-        self.options.check(RECORD_STEP)?;
+        self.options.check(STEP)?;
         let StepOptions { eager, accumulate, scaler, before_update, .. } = self.options.clone();
         let (optimizer, reached) = (self.optimizer.clone(), self.reached.recorded.clone());
         let update = Arc::new(StepUpdate { optimizer, scaler, before_update, accumulate, reached });
@@ -291,7 +291,7 @@ impl<'f> StepUpdate<'f> {
         if !reached.contains(&true) {
             let help = "the loss depends on no trainable parameter of the optimizer, so nothing would be trained; \
                         create the optimizer with the parameters() of this model, and unfreeze() some of them";
-            return Err(Error::invalid(RECORD_STEP, help));
+            return Err(Error::invalid(STEP, help));
         }
         let reached = Reached::from(reached);
         *lock(&self.reached) = reached.clone();
@@ -300,12 +300,11 @@ impl<'f> StepUpdate<'f> {
 
     /// Returns the gradient of each parameter on which the loss depends.
     fn gradients(&self, results: &[Tensor], parameters: &[&Tensor]) -> Result<Vec<Option<Tensor>>> {
-        let loss = results
-            .first()
-            .ok_or_else(|| Error::invalid(RECORD_STEP, "the step must return its loss as the first result"))?;
+        let loss =
+            results.first().ok_or_else(|| Error::invalid(STEP, "the step must return its loss as the first result"))?;
         if loss.rank() > 0 {
             let help = "the loss of a training step must be a scalar; reduce the loss to its mean or sum";
-            return Err(Error::shapes(RECORD_STEP, [loss.shape()], help));
+            return Err(Error::shapes(STEP, [loss.shape()], help));
         }
         let loss = match &self.scaler {
             Some(scaler) => scaler.try_scale(loss)?,

@@ -6,7 +6,7 @@ use super::coverage::{FrozenParameters, fill_optimizer};
 use super::launcher::Launcher;
 use super::options::StepOptions;
 use super::state::ModelState;
-use super::step::{StepComputation, StepCore};
+use super::step::{STEP, StepComputation, StepCore};
 use crate::call::{module_device, trace_output};
 use crate::loss::Loss;
 use crate::module::{DynModule, as_dyn};
@@ -16,9 +16,6 @@ use pellucid_tensor::{
     CacheStats, Captured, DType, Error, Result, Shape, Tensor, enable_grad, eval, no_grad, placeholder,
 };
 use std::sync::Arc;
-
-/// The name in errors of the operation that transfers a batch to a step.
-const SET_BATCH: &str = "set_batch";
 
 /// The steps of a trainer. It has no type parameters, so it is compiled once, in this crate.
 pub(super) struct TrainerCore<'f> {
@@ -191,14 +188,14 @@ impl<'f> TrainerCore<'f> {
         let device = self.state.as_ref().map_or_else(|| module_device(model), ModelState::device);
         let TrainerCore { names, inputs, .. } = self;
         inputs.clear();
-        x.try_each_tensor(SET_BATCH, names, &mut |_, _, x| {
+        x.try_each_tensor(STEP, names, &mut |_, _, x| {
             if x.shape().first() == Some(&0) {
-                return Err(Error::invalid(SET_BATCH, "the batch has no samples; skip it"));
+                return Err(Error::invalid(STEP, "the batch has no samples; skip it"));
             }
-            as_step_input(SET_BATCH, device, x).map(|x| inputs.push(x))
+            as_step_input(STEP, device, x).map(|x| inputs.push(x))
         })?;
         if let Some(y) = y {
-            inputs.push(as_step_input(SET_BATCH, device, y)?);
+            inputs.push(as_step_input(STEP, device, y)?);
         }
         Ok(())
     }
@@ -209,7 +206,7 @@ impl<'f> TrainerCore<'f> {
     /// If the step runs eagerly, the model is traced only while it has lazy layers, because an eager step may read
     /// values and its operations check the inputs. The method then returns `None`.
     fn check_new_batch(&self, y: Option<&Tensor>) -> Result<Option<Tensor>> {
-        self.step.options.check("prepare")?;
+        self.step.options.check(STEP)?;
         let (model, is_eager): (&dyn DynModule, _) = (&*self.model, self.step.is_eager());
         match is_eager {
             true if model.built_parameters().is_ok() => return Ok(None),
@@ -259,7 +256,7 @@ impl<'f> TrainerCore<'f> {
             }
         };
         if let Some(y) = y {
-            check_target_shape(SET_BATCH, y, &expected, logits.shape()).map_err(of_loss)?;
+            check_target_shape(STEP, y, &expected, logits.shape()).map_err(of_loss)?;
             self.check_targets(logits.shape(), y)?;
         }
         let (shape, dtype) = expected;
@@ -274,7 +271,7 @@ impl<'f> TrainerCore<'f> {
         let optimizer = self.step.optimizer.clone();
         let is_filled = fill_optimizer(&*self.model, &*self.loss, &*optimizer)?;
         let (before, is_allowed) = (self.step.cache_stats(), self.step.options.allow_untrained_parameters);
-        let frozen = FrozenParameters::checked("prepare", &*self.model, &*self.loss, &*optimizer, is_allowed);
+        let frozen = FrozenParameters::checked(STEP, &*self.model, &*self.loss, &*optimizer, is_allowed);
         let result = frozen.and_then(|frozen| record(self).inspect(|_| self.frozen = Some(frozen)));
         if result.is_ok() || self.step.cache_stats().len > before.len {
             self.accept(x);
@@ -304,7 +301,7 @@ impl<'f> TrainerCore<'f> {
 /// Returns the computation of loss and logits from the inputs of a model and targets.
 fn loss_and_logits<'f>(model: Arc<dyn ModelOfInputs + 'f>, loss: Arc<dyn Loss + 'f>) -> StepComputation<'f> {
     Arc::new(move |inputs| {
-        let (y, x) = inputs.split_last().ok_or_else(|| Error::invalid(SET_BATCH, "the batch has no targets"))?;
+        let (y, x) = inputs.split_last().ok_or_else(|| Error::invalid(STEP, "the batch has no targets"))?;
         let logits = model.output(x)?;
         Ok(vec![loss.try_forward(&logits, y)?, logits])
     })

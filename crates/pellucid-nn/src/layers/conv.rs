@@ -101,7 +101,7 @@ impl<const N: usize> ConvSettings<N> {
     /// Creates the default settings for a kernel of this size.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a kernel without taps.
+    /// [`Error::InvalidArgument`] for a length of 0.
     fn new(layer: &'static str, kernel: [usize; N]) -> Result<ConvSettings<N>> {
         let kernel = positive(layer, "kernel", kernel, "use 1 for an axis along which the kernel has one tap")?;
         Ok(ConvSettings { kernel, stride: [1; N], dilation: [1; N], groups: 1 })

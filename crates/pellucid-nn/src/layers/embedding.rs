@@ -197,7 +197,7 @@ impl EmbeddingBag {
         EmbeddingBag { include_last_offset: include, ..self }
     }
 
-    /// Returns the options, without offsets and weights of a call.
+    /// Returns the options of the layer. Offsets and weights are arguments of a call, and are `None`.
     pub fn options(&self) -> ops::EmbeddingBagOptions<'static> {
         ops::EmbeddingBagOptions {
             offsets: None,

@@ -56,7 +56,7 @@ impl LayerWeights {
         inputs.into_iter().flatten().try_for_each(|input| check_input_dtype(op, input, &self.weight_ih))
     }
 
-    /// Returns an error if the last axis of x does not have the length for which the layer was made.
+    /// Returns an error if the last axis of x does not have the length for which the layer was created.
     pub(super) fn check_features(&self, cell: CellKind, type_name: &str, x: &Tensor) -> Result<()> {
         let (given, expected) = (x.shape().last().copied().unwrap_or(0), self.weight_ih.shape()[1]);
         if given == expected {

@@ -30,8 +30,8 @@ thread_local! {
 /// input of the kernel does, the operation fails with [`Error::Anomaly`](crate::Error::Anomaly), which names the
 /// kernel. In a backward pass the error also names the operation whose gradient is computed. If the mode was on in the
 /// forward pass, the error also contains the file and line of that operation's forward call. The checks are slow. On a
-/// device that otherwise defers its kernels, each kernel runs immediately. Kernels without inputs, and kernels inside
-/// [`lazy`](crate::lazy), are not checked.
+/// device that otherwise defers its kernels, each kernel runs immediately. Kernels without inputs, kernels inside
+/// [`lazy`](crate::lazy), and launches of captured steps are not checked: run the closure of the step eagerly instead.
 ///
 /// ```
 /// use pellucid::{detect_anomaly, BackwardOptions, Error, Tensor};

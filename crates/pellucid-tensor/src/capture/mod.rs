@@ -276,7 +276,8 @@ impl<F: FnMut(&[Tensor]) -> Result<Vec<Tensor>> + ?Sized> Captured<'_, F> {
     /// it is contiguous and starts at the beginning of its storage. Other inputs are copied into buffers of the step.
     ///
     /// # Errors
-    /// [`Error::InputMismatch`] for a different number of inputs, or for an input on a different device than the
+    /// [`Error::InputMismatch`] for a different number of inputs, or for an input that was moved away from the device
+    /// of the step; [`Error::ReadInCapture`] or [`Error::DeviceMismatch`] for an input that is not on the device of the
     /// tensors that the closure uses; [`Error::InvalidArgument`] for an input that requires a gradient, for an input
     /// that shares memory with a tensor that the step writes before its last read of the input, and inside another
     /// captured step; the error of a kernel that rejects a value, such as an index out of bounds: kernels before it

@@ -80,8 +80,9 @@ impl<'a> Outputs<'a> {
     ///
     /// # Panics
     /// Panics if there is no such output.
+    #[track_caller]
     pub fn shape(&self, index: usize) -> &Shape {
-        self.tensors[index].shape()
+        unwrap(self.output(index)).shape()
     }
 
     /// Returns the outputs as the step stores them, without a copy. A handle may outlive this borrow: the next launch
@@ -132,12 +133,15 @@ impl<'a> Outputs<'a> {
         Tensor::from(self.copy_of(index)?).try_item()
     }
 
-    fn copy_of(&self, index: usize) -> Result<Array> {
-        let output = self.tensors.get(index).ok_or_else(|| {
+    fn output(&self, index: usize) -> Result<&'a Tensor> {
+        self.tensors.get(index).ok_or_else(|| {
             let reason = format!("the step has no output {index}; the number of outputs is {}", self.tensors.len());
             Error::invalid("launch", reason)
-        })?;
-        let array = output.array();
+        })
+    }
+
+    fn copy_of(&self, index: usize) -> Result<Array> {
+        let array = self.output(index)?.array();
         let copy = Array::new(array.device(), array.dtype(), array.shape().clone())?;
         run_kernel(&Kernel::Copy, &[array], &[&copy], VersionUpdate::Skip)?;
         Ok(copy)

@@ -14,7 +14,7 @@ use crate::engine::{
 };
 use crate::grad_mode::is_grad_enabled;
 use crate::tensor::{EntryGradients, Tensor};
-use pellucid_ir::backend::{BorrowedSlots, CompiledPlan, POISONED, READY, Storage};
+use pellucid_ir::backend::{BorrowedSlots, CheckedPlan, CompiledPlan, POISONED, READY, Storage};
 use pellucid_ir::kernel::{Kernel, Meta};
 use pellucid_ir::plan::{Plan, SlotView};
 use pellucid_ir::{DType, Error, Layout, Result};
@@ -145,7 +145,7 @@ impl CompiledStep {
         Arc::strong_count(&self.storages[slot]) > self.storages[slot].kept() as usize
     }
 
-    /// Numbers the storages in the order of their first use, runs the passes, and prepares the plan.
+    /// Numbers the storages in the order of their first use, checks the kernels, runs the passes, and prepares a plan.
     fn compile(
         key: StepKey,
         recording: &Recording,
@@ -166,6 +166,7 @@ impl CompiledStep {
         let is_written = written_slots(&recorded.launches, origins.len());
         mark_in_place_inputs(&mut recorded, &origins, &is_written);
 
+        CheckedPlan::new(&recorded)?;
         let plan = recorded.clone().after(options.passes);
         if let Some(arena) = &plan.arena {
             let memory = device.backend().storage(arena.bytes);

@@ -112,7 +112,8 @@ fn check_distinct(kernel: &Kernel, output: &Array) -> Result<()> {
 /// Runs or records one kernel. The operation has checked shapes and dtypes.
 ///
 /// # Errors
-/// The errors of the kernel and of the device; [`Error::InvalidArgument`] for an output whose elements share memory.
+/// The errors of the kernel and of the device; [`Error::DeviceMismatch`] for operands on several devices;
+/// [`Error::InvalidArgument`] for an output whose elements share memory, and for a kernel without outputs.
 pub fn submit(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<()> {
     for array in inputs {
         if !array.layout().is_contiguous() && array.shape().size() as u64 > MAX_BROADCAST_SIZE {
@@ -124,7 +125,7 @@ pub fn submit(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<
             check_distinct(kernel, output)?;
         }
     }
-    let device = device_of(inputs, outputs);
+    let device = device_of(kernel, inputs, outputs)?;
     match MODE.get() {
         ExecutionMode::Eager if !device.is_deferred() => run_eager(kernel, inputs, outputs),
         ExecutionMode::Immediate => run_eager(kernel, inputs, outputs),
@@ -140,10 +141,17 @@ pub fn submit(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<
     }
 }
 
-/// Returns the device of a kernel's operands.
+/// Returns the device of a kernel's operands, or an error if there is no output or the devices differ.
 #[inline]
-fn device_of(inputs: &[&Array], outputs: &[&Array]) -> Device {
-    outputs.first().or(inputs.first()).expect("a kernel must have at least one operand").device()
+fn device_of(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array]) -> Result<Device> {
+    let Some(output) = outputs.first() else {
+        return Err(Error::invalid(kernel.name(), "the kernel has no outputs, but must have at least one"));
+    };
+    let device = output.device();
+    match inputs.iter().chain(outputs).all(|operand| operand.device() == device) {
+        true => Ok(device),
+        false => Err(Array::device_mismatch(kernel.name(), inputs.iter().chain(outputs))),
+    }
 }
 
 /// Returns true if this thread's kernels on a device run when they are submitted.
@@ -318,7 +326,7 @@ type OperandArrays<'a> = SmallVec<[&'a Array; 4]>;
 
 /// Runs a kernel on its device while it holds the borrows of its operands.
 fn launch_kernel(kernel: &Kernel, inputs: &[&Array], outputs: &[&Array], writes: VersionUpdate) -> Result<()> {
-    let device = device_of(inputs, outputs);
+    let device = device_of(kernel, inputs, outputs)?;
     // Outputs without elements need no computation, even if the inputs are large. Indices are still checked.
     let nothing = |out: &&Array| out.shape().size() == 0 && out.storage().buffer().bytes() == 0;
     if outputs.iter().all(nothing) && !kernel.info().rejects_values {

@@ -7,7 +7,7 @@
 use super::slot_writes::SlotWrites;
 use super::stats;
 use crate::device::Device;
-use pellucid_ir::backend::CompiledPlan;
+use pellucid_ir::backend::{CheckedPlan, CompiledPlan};
 use pellucid_ir::plan::{Launch, Passes, Plan};
 use pellucid_ir::{Result, Scalar, lock};
 use std::sync::{Arc, Mutex};
@@ -91,6 +91,8 @@ impl CachedPlan {
         recorded: Plan,
         params: Vec<Scalar>,
     ) -> Result<(CachedPlan, Arc<dyn CompiledPlan>)> {
+        // The passes require kernels that their families accept. Only an operation outside this crate records others.
+        CheckedPlan::new(&recorded)?;
         // Constants are not folded: folding helps later launches with the same values, but a deferred plan has new
         // values in every run.
         let plan = recorded.clone().after(Passes::all().without("constants")?);

@@ -18,8 +18,9 @@ use std::panic::Location;
 /// Reads of at least this many bytes check for available memory first.
 const LARGE_READ: usize = 1 << 20;
 
-/// The help of the error for a tensor that a captured step computes on a device other than its own.
-pub(crate) const COMPUTED_ELSEWHERE: &str = "the step computes this tensor on a device other than its own; create it on the device of the step, for example \
+/// The help of the error for a tensor that a captured step computes or receives on a device other than its own.
+pub(crate) const COMPUTED_ELSEWHERE: &str = "the step computes this tensor, or receives it as an input, on a device \
+     other than its own; move the input with to(device), or create the tensor on the device of the step, for example \
      with zeros_like, or before the step";
 
 impl Array {

@@ -86,7 +86,7 @@ fn labels_must_be_classes() {
 #[test]
 fn labels_of_classes_must_be_integers() {
     let error = accuracy_error(&scores(), &Tensor::from([0.0f32, 1.0]));
-    let text = "accuracy: dtypes f32 are not supported: the labels must be integers; convert class indices with \
+    let text = "accuracy: dtype f32 is not supported: the labels must be integers; convert class indices with \
                 to_dtype(DType::I64)";
     assert_eq!(error, text);
     let auc = assert_rejected(

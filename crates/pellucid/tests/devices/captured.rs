@@ -218,7 +218,7 @@ fn a_batch_that_is_pinned_to_another_device_is_rejected() {
     // The state before and after the first step.
     for held in 0..2 {
         for error in [trainer.step(&other(&x), &y).unwrap_err(), trainer.step(&x, &other(&y)).unwrap_err()] {
-            assert!(matches!(error, Error::DeviceMismatch { op: "set_batch", .. }), "{error}");
+            assert!(matches!(error, Error::DeviceMismatch { op: "step", .. }), "{error}");
         }
         assert_eq!(trainer.cache_stats().len, held);
         trainer.step(&x, &y).unwrap();
@@ -235,4 +235,27 @@ fn a_model_on_a_device_is_built_and_summarized_there() {
     model.to_(device).unwrap();
     assert_eq!(model.summary(&[5, 4]).unwrap().parameters, 4 * 8 + 8 + 8 * 3 + 3);
     assert_eq!(model.forward(&Tensor::ones([5, 4], DType::F32)).device(), device);
+}
+
+#[test]
+fn accumulated_gradients_move_with_the_model() {
+    let train = |eager: bool, moves: &[(usize, Device)]| {
+        let _random = Generator::new(3).scope();
+        let model = sequential![Linear::new(3, 4), Tanh, Linear::new(4, 1)];
+        let adam = Adam::new(model.parameters(), AdamOptions { lr: 0.1, ..Default::default() });
+        let options = StepOptions { eager, accumulate: 3, ..Default::default() };
+        let mut trainer = GraphTrainer::new(&model, MseLoss::default(), &adam).with_options(options);
+        for step in 0..9 {
+            moves.iter().filter(|(at, _)| *at == step).for_each(|(_, device)| model.to_(*device).unwrap());
+            let x = (Tensor::arange(0i64, 12, 1).to_dtype(DType::F32) * 0.3 + step as f64).sin().reshape([4, 3]);
+            trainer.step(&x, &x.sum(1).reshape([4, 1])).unwrap();
+        }
+        model.parameters().iter().map(|p| p.to_bytes()).collect::<Vec<_>>()
+    };
+    for eager in [false, true] {
+        let expected = train(eager, &[]);
+        for moves in [[(1, toy(0)), (5, toy(1))], [(2, toy(1)), (4, Device::cpu())], [(3, toy(0)), (6, toy(1))]] {
+            assert!(train(eager, &moves) == expected, "eager: {eager}, moves: {moves:?}");
+        }
+    }
 }

@@ -276,3 +276,19 @@ fn steps_are_captured_on_the_device_of_their_tensors() {
         assert_eq!(step.launch(&[&x]).unwrap().item::<f32>(0), eager);
     }
 }
+
+/// Operations move their operands. A kernel that an operation outside the workspace submits may have operands on
+/// several devices.
+#[test]
+fn a_kernel_has_one_device() {
+    for (index, device) in [toy(0), toy(1)].into_iter().enumerate() {
+        let (x, y) = (pinned(&[1.0, 2.0], Device::cpu()), pinned(&[0.0, 0.0], device));
+        let copy = || pellucid::engine::submit(&pellucid::engine::kernel::Kernel::Copy, &[x.array()], &[y.array()]);
+        let step = capture(|_| copy(), &[]).map(drop);
+        for error in [copy(), lazy(copy), step].map(Result::unwrap_err) {
+            let text = format!("copy: tensors on different devices (cpu, toy:{index}); move one with to(device)");
+            assert_eq!(error.to_string(), text);
+        }
+        assert_eq!(y.to_vec::<f32>(), [0.0, 0.0]);
+    }
+}

@@ -161,10 +161,14 @@ impl PerGroup {
     ///
     /// # Panics
     /// Panics if the list is empty.
+    #[track_caller]
     pub fn value(&self, group: usize) -> f64 {
         match self {
             PerGroup::All(value) => *value,
-            PerGroup::Each(values) => values[group.min(values.len() - 1)],
+            PerGroup::Each(values) => {
+                let last = values.len().checked_sub(1).expect("a list of numbers per group must not be empty");
+                values[group.min(last)]
+            }
         }
     }
 }

@@ -62,12 +62,12 @@ impl<S: Schedule> Scheduler<S> {
     /// use pellucid::nn::optim::schedule::{OneCycleLr, Scheduler};
     /// use pellucid::nn::optim::{AdamW, AdamWOptions, Optimizer};
     /// use pellucid::Tensor;
-    /// let made = || AdamW::new(vec![Parameter::new(Tensor::from([1.0f64]))], AdamWOptions::default());
-    /// let optimizer = made();
+    /// let new_optimizer = || AdamW::new(vec![Parameter::new(Tensor::from([1.0f64]))], AdamWOptions::default());
+    /// let optimizer = new_optimizer();
     /// let mut scheduler = Scheduler::new(OneCycleLr::new(0.1, 10), &optimizer);
     /// scheduler.step();
     ///
-    /// let other = made();
+    /// let other = new_optimizer();
     /// let resumed = Scheduler::resume(OneCycleLr::new(0.1, 10), &other, &scheduler.state_dict());
     /// assert_eq!((resumed.epoch(), other.lr()), (1, optimizer.lr()));
     /// # Ok::<(), pellucid::Error>(())

@@ -333,13 +333,10 @@ fn messages_for_an_integer_tensor_name_the_conversion() {
     };
     let floats = Tensor::zeros([3, 4], DType::F32);
     let rejections: [(Result<Tensor, Error>, &str); 6] = [
-        (
-            ops::quantile(&x, 0.5, .., linear),
-            "quantile: dtypes i64 are not supported: the input must have a float dtype",
-        ),
+        (ops::quantile(&x, 0.5, .., linear), "quantile: dtype i64 is not supported: the input must have a float dtype"),
         (
             ops::nanquantile(&x, 0.5, 1, linear),
-            "nanquantile: dtypes i64 are not supported: the input must have a float dtype",
+            "nanquantile: dtype i64 is not supported: the input must have a float dtype",
         ),
         (
             ops::quantile(&floats, integers(&[2]), 0, linear),
@@ -478,5 +475,5 @@ fn errors_of_dtypes_have_a_remedy() {
     }
     // No conversion of a tensor changes an argument that is a dtype.
     let error = Error::dtype_argument("autocast", DType::I64, "the dtype must be a half-precision dtype");
-    assert_eq!(error.to_string(), "autocast: dtypes i64 are not supported: the dtype must be a half-precision dtype");
+    assert_eq!(error.to_string(), "autocast: dtype i64 is not supported: the dtype must be a half-precision dtype");
 }

@@ -55,8 +55,8 @@ const STEPS: &str = "
 ";
 
 impl WorkgroupTile {
-    /// Adds the lines that add the products of a left and a right factor with k in a range to the sums `name`. The
-    /// declared shared tiles `tiles` are not used with a [`MatrixUnit`], which has shared memory of its own.
+    /// Writes the loop that accumulates the products of a left and a right factor in the sums `name`, for a range of k.
+    /// The declared shared tiles `tiles` are not used with a [`MatrixUnit`], which has shared memory of its own.
     pub(crate) fn accumulate(
         &self,
         shader: &mut ShaderBuilder,
