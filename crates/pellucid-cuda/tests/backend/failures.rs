@@ -153,8 +153,8 @@ fn replace_code(folder: &Path, code: &[u8]) {
     }
 }
 
-/// Runs `check` with an empty folder of compiled kernels, in another process, because the variable of the folder belongs
-/// to the process. `name` is the name of the test.
+/// Runs `check` with an empty folder of compiled kernels, in another process, because the variable of the folder is one
+/// of the process. `name` is the name of the test.
 fn with_kernel_folder(name: &str, check: impl FnOnce(&Path)) {
     const FOLDER: &str = "PELLUCID_TESTED_KERNELS";
     if let Some(folder) = std::env::var_os(FOLDER) {
