@@ -25,7 +25,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 WORKLOADS = "W1,W2,W3,W3a,W3b,W4,W5,W6,W6b,W7,W8,W9,W10,W11"
-# racecheck and memcheck execute a kernel much slower, so only these tests of the kernels run under them.
+# The tools execute a kernel much slower, so only these tests of the kernels run under them.
 SANITIZED_TESTS = ["matmul", "conv", "attention", "reduce", "row", "scan", "sort", "scatter", "gather"]
 
 
@@ -40,13 +40,17 @@ def output_of(command):
 
 def library_path():
     """Returns the library search path with the folders of NVRTC and cuBLASLt that the system does not search: those of
-    the CUDA Toolkit and of NVIDIA's packages for Python."""
-    folders = [pathlib.Path("/usr/local/cuda/lib64")]
-    for packages in [*site.getsitepackages(), site.getusersitepackages()]:
-        folders += sorted(pathlib.Path(packages).glob("nvidia/*/lib"))
-    found = [str(folder) for folder in folders
-             if any(folder.glob("libnvrtc.so*")) or any(folder.glob("libcublasLt.so*"))]
-    return os.pathsep.join(filter(None, [os.environ.get("LD_LIBRARY_PATH"), *found]))
+    NVIDIA's packages for Python and of the CUDA Toolkit. The packages are first, because PyTorch was built for their
+    versions."""
+    packages = [*site.getsitepackages(), site.getusersitepackages()]
+    folders = [folder for path in packages for folder in sorted(pathlib.Path(path).glob("nvidia/*/lib"))]
+
+    def with_libraries(folders):
+        return [str(folder) for folder in folders
+                if any(folder.glob("libnvrtc.so*")) or any(folder.glob("libcublasLt.so*"))]
+
+    toolkit = with_libraries([pathlib.Path("/usr/local/cuda/lib64")])
+    return os.pathsep.join(filter(None, [*with_libraries(folders), os.environ.get("LD_LIBRARY_PATH"), *toolkit]))
 
 
 class Report:
@@ -97,6 +101,8 @@ def describe_machine(report, is_test_device, torch_python):
     """Adds the device, the driver, the date, and the versions."""
     fields = "name,driver_version,compute_cap,memory.total"
     gpu = output_of(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]) or "unknown: no nvidia-smi"
+    # A line for each GPU, in one row of the table.
+    gpu = gpu.replace("\n", "; ")
     if is_test_device:
         gpu = "the test device, which runs kernels on the CPU"
     torch = "import torch; print(torch.__version__, torch.version.cuda)"
@@ -193,7 +199,7 @@ def run_sanitizer(report, is_test_device):
     program = kernel_tests(report)
     if program is None:
         return
-    for tool in ["memcheck", "racecheck"]:
+    for tool in ["memcheck", "racecheck", "synccheck"]:
         # Errors of calls that the backend expects are no faults of kernels.
         command = [sanitizer, "--tool", tool, "--report-api-errors", "no", "--error-exitcode", "9", program,
                    "--test-threads", "1", *SANITIZED_TESTS]

@@ -192,7 +192,7 @@ impl Context {
     pub(crate) fn check(&self, op: &'static str, result: CUresult) -> Result<()> {
         match result {
             CUresult::CUDA_SUCCESS => Ok(()),
-            CUresult::CUDA_ERROR_OUT_OF_MEMORY => Err(Error::out_of_memory(usize::MAX)),
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => Err(Error::out_of_memory(0)),
             error if FATAL.contains(&error) => Err(self.failure.fail(error_text(error))),
             error => {
                 let reason = format!("the device {} rejected a command: {}", self.failure.device(), error_text(error));

@@ -73,6 +73,12 @@ impl<M> BufferAllocator<M> {
         }
     }
 
+    /// Returns the error of a request for which the device has no memory left.
+    pub(crate) fn exhausted(&self, requested: usize) -> Error {
+        let in_use = self.stats.in_use + self.reserved;
+        Error::OutOfMemory { op: "", shape: None, requested, in_use, cap: self.cap }
+    }
+
     fn count_allocation(&mut self, class: usize) {
         let stats = &mut self.stats;
         stats.in_use += class;
@@ -130,6 +136,7 @@ mod tests {
         assert!(matches!(allocator.reserve(usize::MAX), Err(Error::OutOfMemory { .. })));
         allocator.set_cap(1200);
         assert!(matches!(allocator.reserve(256), Err(Error::OutOfMemory { in_use: 1000, cap: 1200, .. })));
+        assert!(matches!(allocator.exhausted(8), Error::OutOfMemory { requested: 8, in_use: 1000, cap: 1200, .. }));
         allocator.finish_creation(1000, false);
         assert_eq!(allocator.stats(), MemoryStats::default(), "a buffer that was not created must not be counted");
         allocator.reserve(256).unwrap();

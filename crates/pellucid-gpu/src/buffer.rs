@@ -44,7 +44,7 @@ impl<A: ComputeApi> DeviceMemory<A> {
         lock(&gpu.allocator).finish_creation(class, created.is_ok());
         match created {
             Ok(buffer) => Ok(in_use(buffer)),
-            Err(Error::OutOfMemory { .. }) => Err(Error::out_of_memory(bytes)),
+            Err(Error::OutOfMemory { .. }) => Err(lock(&gpu.allocator).exhausted(bytes)),
             Err(other) => Err(other),
         }
     }

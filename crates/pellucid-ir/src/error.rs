@@ -283,7 +283,7 @@ pub enum Error {
         op: &'static str,
         /// The shape of the tensor, if the memory is for a tensor.
         shape: Option<Box<Shape>>,
-        /// The number of bytes requested; `usize::MAX` if it cannot be represented.
+        /// The number of bytes requested; `usize::MAX` if it cannot be represented, 0 if the device does not tell it.
         requested: usize,
         /// The number of bytes that tensors use.
         in_use: usize,
@@ -415,7 +415,8 @@ impl Error {
         Error::out_of_memory(usize::MAX)
     }
 
-    /// Creates an [`Error::OutOfMemory`] for `requested` bytes, without an operation or shape.
+    /// Creates an [`Error::OutOfMemory`] for `requested` bytes, without an operation or shape. 0 stands for an unknown
+    /// number: a device has no memory left to run a command.
     #[cold]
     pub fn out_of_memory(requested: usize) -> Error {
         Error::OutOfMemory { op: "", shape: None, requested, in_use: 0, cap: usize::MAX }

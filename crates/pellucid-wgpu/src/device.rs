@@ -95,7 +95,7 @@ impl GraphicsDevice {
         }
         match first {
             None => self.failure.check().map(|()| result),
-            Some(wgpu::Error::OutOfMemory { .. }) => Err(Error::out_of_memory(usize::MAX)),
+            Some(wgpu::Error::OutOfMemory { .. }) => Err(Error::out_of_memory(0)),
             Some(error) => {
                 let device = self.failure.device();
                 Err(Error::invalid(op, format!("the device {device} rejected a command: {error}")))

@@ -1,6 +1,7 @@
 //! Failures of the driver that leave the device usable, and devices without graphs or with a new architecture.
 
 use crate::harness::{TestedDevice, device, device_with};
+use pellucid_cuda::CudaDriver;
 use pellucid_ir::backend::{Backend, CompiledPlan, Storage};
 use pellucid_ir::kernel::{Gather, Index, Kernel};
 use pellucid_ir::plan::{Launch, Plan, SlotView};
@@ -152,30 +153,58 @@ fn replace_code(folder: &Path, code: &[u8]) {
     }
 }
 
-#[test]
-fn a_kernel_is_compiled_again_if_the_driver_rejects_its_file() {
-    const VARIABLE: &str = "PELLUCID_CUDA_CACHE";
-    let folder = std::env::temp_dir().join(format!("pellucid-cuda-kernels-{}", std::process::id()));
-    if let Some(folder) = std::env::var_os("PELLUCID_TESTED_KERNELS") {
-        for run in 0..2 {
-            let Some(device) = device() else { return };
-            let [x, y] = [[5; 16], [0; 16]].map(|values| device.storage(&values));
-            device.copy(16, &x, &y).unwrap();
-            assert_eq!(device.values(&y), [5; 16], "run {run}");
-            drop([x, y]);
-            drop(device);
-            replace_code(Path::new(&folder), b"not a kernel");
-        }
-        return;
+/// Runs `check` with an empty folder of compiled kernels, in another process, because the variable of the folder is one
+/// of the process. `name` is the name of the test.
+fn with_kernel_folder(name: &str, check: impl FnOnce(&Path)) {
+    const FOLDER: &str = "PELLUCID_TESTED_KERNELS";
+    if let Some(folder) = std::env::var_os(FOLDER) {
+        return check(Path::new(&folder));
     }
-    // The variable belongs to the process, so another process runs the test.
-    let name = "failures::a_kernel_is_compiled_again_if_the_driver_rejects_its_file";
+    let folder = std::env::temp_dir().join(format!("pellucid-cuda-kernels-{name}-{}", std::process::id()));
+    let name = format!("failures::{name}");
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", name]).env(VARIABLE, &folder).env("PELLUCID_TESTED_KERNELS", &folder);
+    command.args(["--exact", &name]).env("PELLUCID_CUDA_CACHE", &folder).env(FOLDER, &folder);
     let output = command.output().unwrap();
     let _ = fs::remove_dir_all(&folder);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "the process must run the test");
+}
+
+/// Checks a kernel of a device.
+fn check_copy(device: &TestedDevice) {
+    let [x, y] = [[5; 16], [0; 16]].map(|values| device.storage(&values));
+    device.copy(16, &x, &y).unwrap();
+    assert_eq!(device.values(&y), [5; 16]);
+}
+
+#[test]
+fn a_kernel_is_compiled_again_if_the_driver_rejects_its_file() {
+    with_kernel_folder("a_kernel_is_compiled_again_if_the_driver_rejects_its_file", |folder| {
+        for _ in 0..2 {
+            let Some(device) = device() else { return };
+            check_copy(&device);
+            drop(device);
+            replace_code(folder, b"not a kernel");
+        }
+    });
+}
+
+/// GPUs of two generations in one machine share the folder.
+#[test]
+fn the_folder_of_kernels_has_the_code_of_each_architecture() {
+    with_kernel_folder("the_folder_of_kernels_has_the_code_of_each_architecture", |folder| {
+        let mut files = Vec::new();
+        for architecture in ["90", "80", "90"] {
+            let Some(device) = device_with(&[("architecture", architecture)]) else { return };
+            if device.symbols().is_none() {
+                return;
+            }
+            check_copy(&device);
+            files.push(fs::read_dir(folder).unwrap().count());
+        }
+        assert!(files[0] > 0);
+        assert_eq!(files, [files[0], 2 * files[0], 2 * files[0]]);
+    });
 }
 
 #[test]
@@ -189,9 +218,34 @@ fn a_plan_with_graphs_has_no_notice() {
 }
 
 #[test]
-fn a_gpu_that_is_newer_than_the_compiler_runs_kernels() {
-    let Some(device) = device_with(&[("architecture", "130")]) else { return };
+fn a_driver_that_is_too_old_is_an_error() {
+    let Some(device) = device() else { return };
+    let Some(symbols) = device.symbols() else { return };
+    symbols.set("driver", "12020");
+    let Err(error) = CudaDriver.open_device(0) else { panic!("the driver must be rejected") };
+    assert!(matches!(error, Error::DeviceUnavailable { .. }), "{error}");
+    assert!(error.to_string().contains("older than CUDA 12.3"), "{error}");
+    symbols.set("driver", "12030");
+    CudaDriver.open_device(0).unwrap();
+}
+
+/// Memory that is exhausted in a launch is not the memory of a buffer, whose size an error would contain.
+#[test]
+fn the_error_of_exhausted_memory_names_what_is_known() {
+    let Some(device) = device() else { return };
+    if device.symbols().is_none() {
+        return;
+    }
     let [x, y] = [[5; 16], [0; 16]].map(|values| device.storage(&values));
     device.copy(16, &x, &y).unwrap();
-    assert_eq!(device.values(&y), [5; 16]);
+    exhaust(&device, 2);
+    let error = device.gpu().synchronize().unwrap_err().to_string();
+    assert_eq!(error, "out of memory: the device has none left to run a command; use a smaller shape or batch");
+    device.gpu().synchronize().unwrap();
+}
+
+#[test]
+fn a_gpu_that_is_newer_than_the_compiler_runs_kernels() {
+    let Some(device) = device_with(&[("architecture", "130")]) else { return };
+    check_copy(&device);
 }

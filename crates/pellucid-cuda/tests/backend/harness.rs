@@ -89,7 +89,7 @@ impl Drop for TestedDevice {
     fn drop(&mut self) {
         drop(self.gpu.take());
         let Some(symbols) = &self.symbols else { return };
-        for setting in ["architecture", "exhausted", "graphs", "products"] {
+        for setting in ["architecture", "driver", "exhausted", "graphs", "products"] {
             symbols.set(setting, "default");
         }
         let reports = symbols.take_reports();

@@ -12,4 +12,5 @@ mod pool;
 mod products;
 #[path = "../contract/symbols.rs"]
 mod symbols;
+mod timer;
 mod uploads;

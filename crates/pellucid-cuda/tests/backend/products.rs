@@ -161,6 +161,16 @@ fn factors_of_all_layouts_and_batches_have_the_same_product() {
     let layout = Layout::contiguous_from([2, m, k].into(), 1);
     let found = multiply::<f32>(&device, [(&shifted, &layout), (&w, &plain(2, k, n))], &[2, m, n]);
     assert_eq!(found, expected(false));
+    // Aligned offsets, which differ.
+    let before = products(&device);
+    let shifted = |values: &[f64], by: usize, shape: [usize; 3]| {
+        let values: Vec<f64> = std::iter::repeat_n(7.0, by).chain(values.iter().copied()).collect();
+        (storage_of::<f32>(&device, &values), Layout::contiguous_from(shape.into(), by))
+    };
+    let (x, w) = (shifted(&a, 64, [2, m, k]), shifted(&b, 192, [2, k, n]));
+    let found = multiply::<f32>(&device, [(&x.0, &x.1), (&w.0, &w.1)], &[2, m, n]);
+    assert_eq!(found, expected(false));
+    assert_eq!(products(&device), before.map(|count| count + 1), "the library must compute the product");
 }
 
 /// Returns a plan that gathers rows of slot 0 at the indices of slot 1 to slot 2, and multiplies slot 2 by slot 3 to

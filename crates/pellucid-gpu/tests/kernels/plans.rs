@@ -3,7 +3,7 @@
 use super::harness::{ProgramBuilder, device};
 use crate::backend::{CHECKED_SUBMISSIONS, open};
 use pellucid_cpu::Cpu;
-use pellucid_ir::backend::{Backend, CompiledPlan, Storage};
+use pellucid_ir::backend::{Backend, CompiledPlan, Storage, View};
 use pellucid_ir::formula::{Binary, Op, RowOp, UniformSource};
 use pellucid_ir::kernel::{AxisSet, Distribution, Gather, Index, Kernel, Map, MatMul, Random, Reduce, ReduceOp, Row};
 use pellucid_ir::plan::{Launch, Passes, Plan, SlotRole, SlotView};
@@ -299,4 +299,66 @@ fn invalid_plans_and_launches_are_typed_errors() {
     assert!(matches!(launch(&[&x, &on_cpu]), Err(Error::DeviceMismatch { .. })));
     launch(&[&x, &y]).unwrap();
     gpu.download(&y, 0, &mut [0; 12]).unwrap();
+}
+
+/// Returns a map that multiplies the sum of `inputs` inputs by a factor.
+fn scaled_sum_of(inputs: usize, factor: f64) -> Kernel {
+    let mut b = ProgramBuilder::default();
+    let inputs: Vec<_> = (0..inputs).map(|_| b.x(F32)).collect();
+    let scale = b.uniform(UniformSource::Param(0), Compute::F32);
+    let add = |sum, &x| b.step(Op::Binary(Binary::Add), Compute::F32, Compute::F32, &[sum, x]);
+    let total = inputs[1..].iter().fold(inputs[0], add);
+    let scaled = b.step(Op::Binary(Binary::Mul), Compute::F32, Compute::F32, &[total, scale]);
+    let program = b.build(&[(scaled, Compute::F32, F32, false)]);
+    Kernel::Map(Map { program, params: [Scalar::Float(factor)].into() })
+}
+
+/// CUDA passes up to 768 words of parameters by value. These kernels have more: 13 strides for each of 58 operands.
+#[test]
+fn kernels_with_many_parameters_read_those_of_their_own_dispatch() {
+    let Some(gpu) = device() else { return };
+    const AXES: usize = 13;
+    const INPUTS: usize = 57;
+    let shape = [2; AXES];
+    let size = 4 << AXES;
+    // No two axes are neighbours in all inputs, so none are merged.
+    let rotated = |k: usize| SlotView {
+        layout: slot(0, &shape, F32).layout.permute(&(0..AXES).map(|axis| (axis + k) % AXES).collect::<Vec<_>>()),
+        ..slot(0, &shape, F32)
+    };
+    let launch = |factor, output| {
+        let inputs = (0..INPUTS).map(rotated).collect();
+        Launch::new(scaled_sum_of(INPUTS, factor), inputs, vec![slot(output, &shape, F32)])
+    };
+    let plan = Plan { slots: vec![size; 3], launches: vec![launch(0.5, 1), launch(-3.0, 2)], ..Plan::default() };
+    let values: Vec<f32> = (0..1 << AXES).map(|k| (k % 97) as f32 - 40.0).collect();
+    let storages = |backend: &dyn Backend| -> Vec<Arc<Storage>> {
+        let storages: Vec<Arc<Storage>> = plan.slots.iter().map(|&bytes| backend.storage(bytes).unwrap()).collect();
+        backend.upload(&bytes(&values, f32::to_ne_bytes), &storages[0]).unwrap();
+        storages
+    };
+    let contents = |backend: &dyn Backend, storages: &[Arc<Storage>]| {
+        [1, 2].map(|k| {
+            let mut bytes = vec![0; size];
+            backend.download(&storages[k], 0, &mut bytes).unwrap();
+            bytes
+        })
+    };
+    let run = |backend: &dyn Backend, storages: &[Arc<Storage>]| {
+        for Launch { kernel, inputs, outputs, .. } in &plan.launches {
+            let [inputs, outputs] = [inputs, outputs].map(|views| {
+                let views = views.iter();
+                let views = views.map(|v| View { storage: &storages[v.slot], layout: &v.layout, dtype: v.dtype });
+                views.collect::<Vec<_>>()
+            });
+            backend.run(kernel, &inputs, &outputs).unwrap();
+        }
+    };
+    let (on_cpu, eager, prepared) = (storages(&Cpu), storages(gpu), storages(gpu));
+    run(&Cpu, &on_cpu);
+    run(gpu, &eager);
+    assert!(contents(gpu, &eager) == contents(&Cpu, &on_cpu), "single kernels");
+    let compiled = gpu.prepare(&plan).unwrap().expect("the plan must be compiled");
+    compiled.run(&prepared).unwrap();
+    assert!(contents(gpu, &prepared) == contents(&Cpu, &on_cpu), "a plan");
 }

@@ -111,6 +111,9 @@ pub(super) fn domain_help(op: &str, node: Option<&str>) -> String {
 /// Formats the text of [`Error::OutOfMemory`].
 pub(super) fn memory_message(op: &str, shape: Option<&Shape>, requested: usize, in_use: usize, cap: usize) -> String {
     let op = if op.is_empty() { String::new() } else { format!("{op}: ") };
+    if requested == 0 && shape.is_none() {
+        return format!("{op}out of memory: the device has none left to run a command; use a smaller shape or batch");
+    }
     let shape = shape.map_or("a buffer".to_string(), |shape| format!("a tensor of shape {shape}"));
     let needs = match requested {
         usize::MAX => "more bytes than can be addressed".to_string(),

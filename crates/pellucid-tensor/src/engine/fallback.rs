@@ -57,6 +57,7 @@ fn warn_once(device: Device, op: &'static str) {
 /// would overwrite the results of the others with old bytes.
 fn run_on_cpu(device: Device, launch: CheckedKernel<'_>) -> Result<()> {
     let cpu = Device::cpu().backend();
+    check_memory(device, &launch)?;
     let mut outputs: SmallVec<[OperandCopy; 2]> = SmallVec::new();
     for (k, view) in launch.outputs().iter().enumerate() {
         let range = joined_range(launch.outputs(), view);
@@ -95,6 +96,23 @@ fn run_on_cpu(device: Device, launch: CheckedKernel<'_>) -> Result<()> {
         device.backend().upload_borrowed(&contents, launch.output_storage(k), output.start * output.dtype.size())?;
     }
     Ok(())
+}
+
+/// The size in bytes of the outputs for which the device must have memory before the CPU computes them.
+const LARGE_OUTPUT: usize = 64 << 20;
+
+/// Returns the error of a device that has no memory for a large output, before the host needs as much.
+fn check_memory(device: Device, launch: &CheckedKernel<'_>) -> Result<()> {
+    let is_new = |k: &usize| {
+        let storage = launch.outputs()[*k].storage;
+        storage.buffer().bytes() >= LARGE_OUTPUT && !storage.buffer().is_allocated()
+    };
+    (0..launch.outputs().len()).filter(is_new).try_for_each(|k| {
+        // The first write allocates the memory.
+        device.backend().upload_borrowed(&[], launch.output_storage(k), 0)?;
+        launch.output_storage(k).discard();
+        Ok(())
+    })
 }
 
 /// Returns the bytes from the first to the last element of an operand, as a range of its storage.

@@ -3,12 +3,12 @@
 //! Other tests run concurrently. The device indices are used only by these tests. Sizes on the CPU, which all tests
 //! share, are compared in a separate process.
 
-use crate::gpus;
-use pellucid::Generator;
+use crate::{gpus, real_gpus};
 use pellucid::nn::graph::GraphTrainer;
 use pellucid::nn::loss::MseLoss;
 use pellucid::nn::optim::Optimizer;
 use pellucid::prelude::*;
+use pellucid::{Generator, ops};
 use std::process::Command;
 
 fn in_use(device: Device) -> [usize; 2] {
@@ -174,4 +174,25 @@ fn a_move_without_memory_names_the_operation_and_the_shape() {
     }
     device.set_memory_cap(usize::MAX);
     assert_eq!(x.to(device).device(), device);
+}
+
+/// The CPU runs kernels that a backend lacks. It needs as much memory as their results.
+#[test]
+fn a_result_that_exceeds_the_device_is_an_error_before_the_cpu_computes_it() {
+    in_separate_process("a_result_that_exceeds_the_device_is_an_error_before_the_cpu_computes_it", || {
+        for device in real_gpus(0) {
+            let x = Tensor::from([12i64, 18]).to(device);
+            let gcd = |x: &Tensor| ops::gcd(x, &x.narrow(0, 0, 1)).and_then(|y| y.try_to_vec::<i64>());
+            assert_eq!(gcd(&x).unwrap(), [12, 6]);
+            device.set_memory_cap(64 << 20);
+            let bytes = 128 << 20;
+            let large = ops::broadcast_to(&x.narrow(0, 1, 1), [bytes / 8usize]).unwrap();
+            let error = gcd(&large).unwrap_err();
+            assert!(matches!(error, Error::OutOfMemory { .. }), "{device}: {error}");
+            let peak = Device::cpu().memory_stats().peak;
+            assert!(peak < bytes, "{device}: the CPU has used {peak} bytes");
+            device.set_memory_cap(usize::MAX);
+            assert_eq!(gcd(&x).unwrap(), [12, 6]);
+        }
+    });
 }

@@ -68,7 +68,7 @@ pub(crate) extern "C" fn cuInit(flags: c_uint) -> CUresult {
 
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn cuDriverGetVersion(version: Out<'_, c_int>) -> CUresult {
-    plain_call(|_| put(version, 13_000))
+    plain_call(|device| put(version, device.settings.driver))
 }
 
 #[unsafe(no_mangle)]

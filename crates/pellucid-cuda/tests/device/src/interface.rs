@@ -1,6 +1,7 @@
 //! The types of results in the C interface, the settings, and the state of threads.
 
 use std::cell::Cell;
+use std::ffi::c_int;
 use std::mem::MaybeUninit;
 
 use cudarc::cublaslt::sys::cublasStatus_t;
@@ -29,12 +30,13 @@ pub(crate) enum Schedule {
 }
 
 /// The settings and their values without a choice.
-const DEFAULTS: [(&str, &str); 8] = [
+const DEFAULTS: [(&str, &str); 9] = [
     ("schedule", "both"),
     ("streams", "lazy"),
     ("memory", "margins"),
     ("arguments", "counted"),
     ("architecture", "90"),
+    ("driver", "13000"),
     ("graphs", "available"),
     ("exhausted", "0"),
     ("products", "available"),
@@ -51,6 +53,8 @@ pub(crate) struct Settings {
     pub(crate) has_terminated_arguments: bool,
     /// The compute capability, such as 90 for 9.0.
     pub(crate) architecture: u32,
+    /// The version of the driver, as `cuDriverGetVersion` returns it.
+    pub(crate) driver: c_int,
     /// Graphs can be instantiated.
     pub(crate) has_graphs: bool,
     /// The count of the next launches and instantiations that find no memory.
@@ -68,6 +72,7 @@ impl Settings {
             has_guards: false,
             has_terminated_arguments: false,
             architecture: 0,
+            driver: 0,
             has_graphs: true,
             exhausted: 0,
             refused_products: [None; 2],
@@ -101,6 +106,7 @@ impl Settings {
                 self.has_terminated_arguments = value == "terminated";
             }
             ("architecture", _) => return value.parse().map(|number| self.architecture = number).is_ok(),
+            ("driver", _) => return value.parse().map(|number| self.driver = number).is_ok(),
             ("graphs", "available" | "missing") => self.has_graphs = value == "available",
             ("products", "available") => self.refused_products = [None; 2],
             ("products", "missing") => {
