@@ -113,8 +113,8 @@ pub(crate) mod tests {
         let work = PackGroups { from, lanes, depth, to: memory.as_mut_ptr().cast() };
         assert_eq!(work.group_count(), memory.len());
         let middle = work.rows() / 2;
-        // SAFETY: the group packing contract: the matrix has `lanes × depth` elements and the memory `group_count` pairs.
-        // The instruction set is available.
+        // SAFETY: the group packing contract: the matrix has `lanes × depth` elements and the memory `group_count`
+        // pairs. The instruction set is available.
         let ranges = unsafe { [work.pack(isa, 0..middle), work.pack(isa, middle..work.rows())] };
         (memory, work.groups(), ranges[0].join(ranges[1]))
     }

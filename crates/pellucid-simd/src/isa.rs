@@ -63,8 +63,8 @@ impl Isa {
         false
     }
 
-    /// Returns true if the vectors of this instruction set multiply [quads of `i8`](crate::vector::I8Quad). With AVX-512,
-    /// this requires AVX512-VNNI; the portable vectors have no such instructions.
+    /// Returns true if the vectors of this instruction set multiply [quads of `i8`](crate::vector::I8Quad). With
+    /// AVX-512, this requires AVX512-VNNI; the portable vectors have no such instructions.
     #[inline]
     pub fn has_i8_products(self) -> bool {
         #[cfg(target_arch = "x86_64")]
