@@ -105,8 +105,8 @@ impl TileUnit for AmxTiles {
     }
 }
 
-/// Returns true if the processor has AMX-BF16 and AMX-INT8, and the operating system saves the tile registers and permits this
-/// process to use them. The processor must have AVX-512, and therefore has `cpuid` leaf 7 and `xgetbv`.
+/// Returns true if the processor has AMX-BF16 and AMX-INT8, and the operating system saves the tile registers and
+/// permits this process to use them. The processor must have AVX-512, and therefore has `cpuid` leaf 7 and `xgetbv`.
 pub(super) fn is_permitted() -> bool {
     const AMX_BF16: u32 = 1 << 22;
     const AMX_INT8: u32 = 1 << 25;

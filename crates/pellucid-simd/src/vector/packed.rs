@@ -68,61 +68,61 @@ macro_rules! impl_packed_vector {
 
             #[inline(always)]
             unsafe fn zero() -> Self {
-                // SAFETY: both methods have the same contract, because the two scalars have the same size and alignment.
+                // SAFETY: both methods have the same contract, because both scalars have the same size and alignment.
                 Self(unsafe { $base::zero() })
             }
 
             #[inline(always)]
             unsafe fn splat(p: *const $scalar) -> Self {
-                // SAFETY: both methods have the same contract, because the two scalars have the same size and alignment.
+                // SAFETY: both methods have the same contract, because both scalars have the same size and alignment.
                 Self(unsafe { $base::splat(p.cast()) })
             }
 
             #[inline(always)]
             unsafe fn mask(n: usize) -> Self::Mask {
-                // SAFETY: both methods have the same contract, because the two scalars have the same size and alignment.
+                // SAFETY: both methods have the same contract, because both scalars have the same size and alignment.
                 unsafe { $base::mask(n) }
             }
 
             #[inline(always)]
             unsafe fn mask_from(first: usize, n: usize) -> Self::Mask {
-                // SAFETY: both methods have the same contract, because the two scalars have the same size and alignment.
+                // SAFETY: both methods have the same contract, because both scalars have the same size and alignment.
                 unsafe { $base::mask_from(first, n) }
             }
 
             #[inline(always)]
             unsafe fn load(p: *const $scalar) -> Self {
-                // SAFETY: both methods have the same contract, because the two scalars have the same size and alignment.
+                // SAFETY: both methods have the same contract, because both scalars have the same size and alignment.
                 Self(unsafe { $base::load(p.cast()) })
             }
 
             #[inline(always)]
             unsafe fn load_part(p: *const $scalar, mask: Self::Mask) -> Self {
-                // SAFETY: both methods have the same contract, because the two scalars have the same size and alignment.
+                // SAFETY: both methods have the same contract, because both scalars have the same size and alignment.
                 Self(unsafe { $base::load_part(p.cast(), mask) })
             }
 
             #[inline(always)]
             unsafe fn load_over(self, p: *const $scalar, mask: Self::Mask) -> Self {
-                // SAFETY: both methods have the same contract, because the two scalars have the same size and alignment.
+                // SAFETY: both methods have the same contract, because both scalars have the same size and alignment.
                 Self(unsafe { self.0.load_over(p.cast(), mask) })
             }
 
             #[inline(always)]
             unsafe fn store(self, p: *mut $scalar) {
-                // SAFETY: both methods have the same contract, because the two scalars have the same size and alignment.
+                // SAFETY: both methods have the same contract, because both scalars have the same size and alignment.
                 unsafe { self.0.store(p.cast()) }
             }
 
             #[inline(always)]
             unsafe fn store_part(self, p: *mut $scalar, mask: Self::Mask) {
-                // SAFETY: both methods have the same contract, because the two scalars have the same size and alignment.
+                // SAFETY: both methods have the same contract, because both scalars have the same size and alignment.
                 unsafe { self.0.store_part(p.cast(), mask) }
             }
 
             #[inline(always)]
             unsafe fn transpose(from: *const $scalar, from_row: isize, to: *mut $scalar, to_row: isize) {
-                // SAFETY: both methods have the same contract, because the two scalars have the same size and alignment.
+                // SAFETY: both methods have the same contract, because both scalars have the same size and alignment.
                 unsafe { $base::transpose(from.cast(), from_row, to.cast(), to_row) }
             }
         }
@@ -224,7 +224,7 @@ fn int512(v: F32x16) -> __m512i {
 #[inline(always)]
 fn float512(v: __m512i) -> F32x16 {
     // SAFETY: the registers have the same size, and every bit pattern is valid.
-    F32x16(unsafe { transmute(v) })
+    F32x16(unsafe { transmute::<__m512i, __m512>(v) })
 }
 
 /// Returns the bits of a vector of `f32` as a vector of integers.
@@ -238,5 +238,5 @@ fn int256(v: F32x8) -> __m256i {
 #[inline(always)]
 fn float256(v: __m256i) -> F32x8 {
     // SAFETY: the registers have the same size, and every bit pattern is valid.
-    F32x8(unsafe { transmute(v) })
+    F32x8(unsafe { transmute::<__m256i, __m256>(v) })
 }
