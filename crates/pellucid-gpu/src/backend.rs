@@ -72,16 +72,6 @@ impl<A: ComputeApi> GpuBackend<A> {
         self.gpu.features().native_f16
     }
 
-    /// Runs `work` and returns the time that the device spends on it, from the end of all earlier work to the end of
-    /// the work that `work` submits. Work of other threads counts too. Waits for the device. Returns `None` if the
-    /// device cannot measure time.
-    ///
-    /// # Errors
-    /// The error of `work`, or of the device.
-    pub fn device_time(&self, work: impl FnOnce() -> Result<()>) -> Result<Option<Duration>> {
-        self.gpu.device_time(work)
-    }
-
     /// Returns the counts of work since the device was opened.
     pub fn counters(&self) -> GpuCounters {
         self.gpu.api.counters().snapshot()
@@ -186,6 +176,10 @@ impl<A: ComputeApi> Backend for GpuBackend<A> {
         true
     }
 
+    fn device_time(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<Option<Duration>> {
+        self.gpu.device_time(work)
+    }
+
     fn synchronize(&self) -> Result<()> {
         self.gpu.wait()
     }
@@ -285,7 +279,7 @@ mod tests {
         };
         assert!(parameters > 5 * 32, "the parameters of a dispatch must have an alignment of 32 bytes");
         assert_eq!((device.counters().pipelines, device.counters().bytes), (1, 70 * 16));
-        let time = device.device_time(|| device.run(&Kernel::Copy, &inputs, &outputs)).unwrap();
+        let time = device.device_time(&mut || device.run(&Kernel::Copy, &inputs, &outputs)).unwrap();
         assert_eq!(time, Some(Duration::from_nanos(1)), "the measurement must include the recorded kernel");
     }
 

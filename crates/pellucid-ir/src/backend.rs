@@ -16,6 +16,7 @@ use crate::plan::{Plan, SlotAccess};
 use crate::shape::{Layout, Shape, Strides};
 use std::slice;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Implements [`Borrowed`] for an operand that contains a reference to its storage.
 macro_rules! borrowed {
@@ -209,6 +210,16 @@ pub trait Backend: Send + Sync + 'static {
     }
     /// Waits until all submitted work is done.
     fn synchronize(&self) -> Result<()>;
+    /// Runs `work` and returns the time that the device spends on it, from the end of all earlier work to the end of
+    /// the work that `work` submits. Work of other threads counts too. Waits for the device. Returns `None` if the
+    /// device cannot measure time, as in the default implementation, which does not wait.
+    ///
+    /// # Errors
+    /// The error of `work`, or of the device.
+    fn device_time(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<Option<Duration>> {
+        work()?;
+        Ok(None)
+    }
     /// Checks a plan and compiles it; see [`Backend::prepare_checked`].
     ///
     /// # Errors

@@ -20,6 +20,7 @@ use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
 
 /// The number of deferred kernels at which a list runs, so that the memory of a list is bounded.
 const MAX_KERNELS: usize = 2_048;
@@ -364,6 +365,37 @@ impl Device {
     pub fn synchronize(&self) -> Result<()> {
         flush_device(*self)?;
         self.backend().synchronize()
+    }
+
+    /// Runs `work` and returns its result and the time that the device needs for it: from the end of all earlier work
+    /// of the device to the end of the kernels that `work` submits on this device. Kernels that other threads submit
+    /// meanwhile count too.
+    ///
+    /// A GPU measures the time with its own events, if it can. Otherwise, it is the time of the host until the device
+    /// has finished. Waits for the device, so measure many steps at once.
+    ///
+    /// ```
+    /// use pellucid::{DType, Device, Tensor};
+    /// let x = Tensor::ones([64, 64], DType::F32);
+    /// let (y, time) = Device::cpu().time(|| Ok(x.matmul(&x)))?;
+    /// assert_eq!(y.shape()[..], [64, 64]);
+    /// assert!(time.as_nanos() > 0);
+    /// # Ok::<(), pellucid::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The error of `work` or of a deferred kernel; the loss of the device.
+    pub fn time<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, Duration)> {
+        self.synchronize()?;
+        let start = Instant::now();
+        let (mut work, mut result) = (Some(work), None);
+        let measured = self.backend().device_time(&mut || {
+            result = work.take().map(|work| work()).transpose()?;
+            flush_device(*self)
+        })?;
+        self.backend().synchronize()?;
+        let time = measured.unwrap_or_else(|| start.elapsed());
+        Ok((result.expect("a backend must run the work once"), time))
     }
 }
 

@@ -47,13 +47,13 @@ fn the_time_of_the_device_is_within_the_time_of_the_host() {
     let views = [&x, &y, &z].map(PairedArray::on_gpu);
     let run = |times| {
         let start = Instant::now();
-        let measured = gpu.device_time(|| (0..times).try_for_each(|_| gpu.run(&kernel, &views[..2], &views[2..])));
+        let measured = gpu.device_time(&mut || (0..times).try_for_each(|_| gpu.run(&kernel, &views[..2], &views[2..])));
         measured.unwrap().map(|time| (time, start.elapsed()))
     };
     // Without timestamps there is nothing to compare.
     let Some((time, host)) = run(40) else { return };
     assert!(time > Duration::ZERO && time <= host, "{time:?} of {host:?}");
-    let error = gpu.device_time(|| gpu.run(&kernel, &[], &[]));
+    let error = gpu.device_time(&mut || gpu.run(&kernel, &[], &[]));
     assert!(error.is_err(), "the error of the work must be returned");
 }
 

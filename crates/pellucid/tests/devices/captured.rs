@@ -8,6 +8,7 @@ use pellucid::nn::optim::{Adam, AdamOptions, GradScaler, GradScalerOptions};
 use pellucid::prelude::*;
 use pellucid::{Generator, capture_local, deferred_stats, ops};
 use std::sync::Arc;
+use std::time::Duration;
 
 #[test]
 fn a_step_copies_free_tensors_once_until_they_change() {
@@ -205,6 +206,28 @@ fn synchronizing_runs_deferred_work() {
     assert!(after > before, "synchronize() must run the deferred kernels");
     y.eval();
     assert_eq!(deferred_stats().runs, after);
+}
+
+/// The time of a device includes the kernels that the work defers, and starts after all earlier ones.
+#[test]
+fn the_time_of_a_device_includes_deferred_work() {
+    for device in [Device::cpu(), toy(1)].into_iter().chain(Device::gpu()) {
+        let x = pinned(&[1.0, 2.0], device);
+        let earlier = x.exp();
+        let before = deferred_stats().runs;
+        let (y, time) = device
+            .time(|| {
+                assert_eq!(deferred_stats().runs > before, device != Device::cpu(), "earlier work must have run");
+                Ok(&earlier * 2.0)
+            })
+            .unwrap();
+        let runs = deferred_stats().runs;
+        assert!(time > Duration::ZERO);
+        assert_eq!(y.to_vec::<f32>(), (x.exp() * 2.0).to_vec::<f32>());
+        assert!(device == Device::cpu() || runs >= before + 2, "the work must have run when time() returns");
+        let failed = device.time(|| Err::<(), _>(Error::invalid("step", "an error")));
+        assert!(matches!(failed, Err(Error::InvalidArgument { op: "step", .. })));
+    }
 }
 
 #[test]
