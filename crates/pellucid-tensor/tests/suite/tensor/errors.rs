@@ -215,7 +215,7 @@ fn messages_name_the_probable_mistake() {
         ),
         (ops::where_(&x, &mask, &x), &["the condition must be a bool tensor", "where_(condition, x, y)"]),
         (ops::where_(&x, 0.0, &mask), &["call ops::where_(condition, x, y)"]),
-        (ops::where_(&x, &x, 0.0), &["where_: dtypes f32", "compare with ne(0)"]),
+        (ops::where_(&x, &x, 0.0), &["where_: dtype f32", "compare with ne(0)"]),
         (reflect, &["too short for reflect padding"]),
     ];
     for (result, parts) in rejections {
