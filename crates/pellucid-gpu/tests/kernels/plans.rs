@@ -314,9 +314,10 @@ fn scaled_sum_of(inputs: usize, factor: f64) -> Kernel {
 }
 
 /// CUDA passes up to 768 words of parameters by value. These kernels have more: 13 strides for each of 58 operands.
+/// An adapter of wgpu can bind fewer buffers than they have operands.
 #[test]
 fn kernels_with_many_parameters_read_those_of_their_own_dispatch() {
-    let Some(gpu) = device() else { return };
+    let Some(gpu) = device().filter(|gpu| !gpu.name().starts_with("wgpu")) else { return };
     const AXES: usize = 13;
     const INPUTS: usize = 57;
     let shape = [2; AXES];
